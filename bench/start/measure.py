@@ -57,7 +57,7 @@ def _process(directory: Path, quiet: Quiet) -> Iterator[Ways]:
 def _docker(directory: Path, quiet: Quiet) -> Iterator[Ways]:
     engine = OwnEngine()
     system = DockerSystem(ONE_HOST | {"DOCKER_HOST": engine.url})
-    own = partial(processes_of, engine.place)
+    own = partial(processes_of, engine.directory)
     quiet.also_own = lambda: [*own(), *processes_of(system.data_dir)]
     try:
         engine.start()

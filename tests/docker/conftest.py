@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all tests on the one engine in one process: they share its networks and the packet filter."""
+    """Run all tests on the engine in one process: they share networks and packet filter."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.xdist_group("docker"))
@@ -62,7 +62,7 @@ def engine(own_engine: OwnEngine) -> Iterator[OwnEngine]:
 
 @pytest.fixture
 def make_docker_system(engine: OwnEngine, tmp_path: Path) -> Iterator[Callable[..., DockerSystem]]:
-    """Makes whole systems on the engine, with the tiny image, and ends all that belongs to them."""
+    """Make whole systems on the engine, with the tiny image, and remove them afterwards."""
     made: list[DockerSystem] = []
 
     def make(**environment: str) -> DockerSystem:
@@ -76,12 +76,13 @@ def make_docker_system(engine: OwnEngine, tmp_path: Path) -> Iterator[Callable[.
 
 @pytest.fixture
 def system(make_docker_system: Callable[..., DockerSystem]) -> DockerSystem:
-    return make_docker_system(RECONCILER_MAX_RETRIES="10")  # each death that a test causes counts
+    # Each container that a test kills counts as a failure.
+    return make_docker_system(RECONCILER_MAX_RETRIES="10")
 
 
 @dataclass
 class RuntimeFixture:
-    """A runtime on the engine, and homes for its workspaces."""
+    """A runtime on the engine, with homes."""
 
     engine: OwnEngine
     homes: Path
@@ -110,17 +111,18 @@ class RuntimeFixture:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[list[str]]:
-        """Listen for hints, and yield them as they come; `all` asks for a look at everything.
+        """Run `hints`, and yield the list of hints, which grows. `all` stands for a resync.
 
-        The listener keeps networks ready. The engine finishes one that it was asked for, whoever has gone by
-        then, so the listener ends when none is being made: the network would turn up in the next test.
+        The listener also creates spare networks. The engine finishes creating one even after a
+        cancellation, so end the listener only when none is being created: it would turn up in the
+        next test.
         """
         hints: list[str] = []
         listener = asyncio.create_task(self.runtime.hints(hints.append, lambda: hints.append("all")))
         try:
             yield hints
         finally:
-            await until(lambda: not self.runtime._networks._being_created, "every network to be made")
+            await until(lambda: not self.runtime._networks._being_created, "every network to be created")
             listener.cancel()
             await asyncio.gather(listener, return_exceptions=True)
 
@@ -128,7 +130,7 @@ class RuntimeFixture:
         return self.engine.docker("ps", "--all", "--format", "{{.Names}}").split()
 
     def networks(self) -> list[str]:
-        """Those of this installation."""
+        """Return the networks of this installation."""
         ours = f"label={Label.INSTALLATION}={self.installation_id}"
         return self.engine.docker("network", "ls", "--filter", ours, "--format", "{{.Name}}").split()
 

@@ -1,4 +1,4 @@
-"""A Docker Engine of the tests' own, with a small image, and nothing left of it afterwards."""
+"""A Docker Engine for the tests, with a small image. It leaves nothing behind."""
 
 import io
 import os
@@ -35,36 +35,38 @@ APPLETS = (
 
 
 class EngineMissingError(Exception):
-    """No engine can be had here; the message says what to install."""
+    """No engine can run here. The message says what to install."""
 
 
 class OwnEngine:
+    """A Docker Engine that ends with this process."""
+
     def __init__(self) -> None:
         if os.geteuid() != 0:
-            raise EngineMissingError("a Docker Engine of its own needs root")
+            raise EngineMissingError("starting a Docker Engine needs root")
         for program, package in (("dockerd", "docker.io"), ("iptables", "iptables"), ("docker", "docker.io")):
             if shutil.which(program) is None:
                 raise EngineMissingError(f"{program} is missing: apt-get install {package}")
         if not BUSYBOX.exists():
             raise EngineMissingError("busybox is missing: apt-get install busybox-static")
-        self.place = short_temp_dir()
-        self.url = f"unix://{self.place}/docker.sock"
+        self.directory = short_temp_dir()
+        self.url = f"unix://{self.directory}/docker.sock"
         self._rules = (
             {} if _has_other_engine() else {name: _rules(name) for name in ("iptables", "ip6tables")}
         )
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the engine, which ends with this process, and wait until it answers."""
-        with (self.place / "log").open("ab") as log:
+        """Start the engine and wait until it answers."""
+        with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [ROOT / "scripts" / "docker-engine.sh", self.place], stdout=log, stderr=log,
+                [ROOT / "scripts" / "docker-engine.sh", self.directory], stdout=log, stderr=log,
                 stdin=subprocess.DEVNULL, start_new_session=True,
                 preexec_fn=die_with_parent(signal.SIGTERM),
             )  # fmt: skip
         wait_for(lambda: self._answers() or self._has_ended(), "the Docker engine to answer")
         if self._has_ended():
-            log_end = (self.place / "log").read_text(errors="replace")[-800:]
+            log_end = (self.directory / "log").read_text(errors="replace")[-800:]
             raise EngineMissingError(f"dockerd does not run here: {log_end}")
 
     def _has_ended(self) -> bool:
@@ -75,13 +77,13 @@ class OwnEngine:
         return self.try_docker("version").returncode == 0
 
     def stop(self) -> None:
-        """An orderly end: without live-restore it ends every container."""
+        """Stop the engine. Without live-restore it stops every container."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(PATIENCE)
 
     def kill(self) -> None:
-        """kill -9: its containers go on, until it is back and ends them."""
+        """Kill the engine. Its containers run on until it is back and stops them."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(PATIENCE)
@@ -96,7 +98,7 @@ class OwnEngine:
         return subprocess.run(command, input=data, capture_output=True, check=False, timeout=PATIENCE)
 
     def inside(self, workspace_id: str, script: str) -> subprocess.CompletedProcess[bytes]:
-        """A shell in the workspace's container, as its user."""
+        """Run a script in the workspace's container, as its user."""
         return self.try_docker("exec", f"codehub-ws-{workspace_id}", "sh", "-c", script)
 
     def import_tiny(self) -> None:
@@ -104,14 +106,14 @@ class OwnEngine:
         self.docker("import", "--change", change, "-", TINY, data=tiny_rootfs())
 
     def make_code_server(self) -> None:
-        """The built-in image, made without a registry."""
+        """Make the built-in image without a registry."""
         environment = os.environ | {"DOCKER_HOST": self.url, "CODEHUB_TOOLS_DIR": str(TOOLS_DIR)}
         script = ROOT / "scripts" / "make-image.sh"
         subprocess.run([script], env=environment, check=True, stdout=subprocess.DEVNULL)
 
     def clear(self) -> None:
-        """Remove containers and networks, whoever made them."""
-        wait_for(self._is_cleared, "the engine to let go of every container and network")
+        """Remove all containers and networks."""
+        wait_for(self._is_cleared, "the engine to remove every container and network")
 
     def _is_cleared(self) -> bool:
         containers = self.docker("ps", "--all", "--quiet").split()
@@ -126,16 +128,16 @@ class OwnEngine:
         if self._process is not None and self._process.poll() is None:
             self.clear()  # a network that outlives its engine stays on the machine
             self.stop()
-        wait_for(lambda: not kill_processes_of(self.place), "every process of the engine to end")
-        for mount in _mounts_below(self.place):
+        wait_for(lambda: not kill_processes_of(self.directory), "every process of the engine to end")
+        for mount in _mounts_below(self.directory):
             subprocess.run(["umount", "--lazy", mount], check=True)
-        shutil.rmtree(self.place)
+        shutil.rmtree(self.directory)
         for program, rules in self._rules.items():
             subprocess.run([f"{program}-restore"], input=rules.encode(), check=True)
 
 
 def tiny_rootfs(page_text: bytes = b"ok") -> bytes:
-    """busybox and a web server's page, as a tar."""
+    """Return a tar of busybox and a page for its web server."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, mode in (("bin", 0o755), ("www", 0o755), ("etc", 0o755), ("tmp", 0o1777), ("home", 0o755)):
@@ -147,7 +149,7 @@ def tiny_rootfs(page_text: bytes = b"ok") -> bytes:
             entry = tarfile.TarInfo(f"bin/{applet}")
             entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
             tar.addfile(entry)
-        home = tarfile.TarInfo("www/home")  # what a workspace serves tells whose it is
+        home = tarfile.TarInfo("www/home")  # what a workspace serves identifies it
         home.type, home.linkname = tarfile.SYMTYPE, "/home/coder"
         tar.addfile(home)
         page = tarfile.TarInfo("www/healthz")
@@ -157,12 +159,15 @@ def tiny_rootfs(page_text: bytes = b"ok") -> bytes:
 
 
 def _has_other_engine() -> bool:
-    """Its rules may change while the tests run, so they are not put back as they were."""
+    """Return whether another engine runs.
+
+    Its rules may change meanwhile, so they are not restored.
+    """
     return Path("/sys/class/net/docker0").exists()
 
 
 def _rules(program: str) -> str:
-    """What puts the packet filter back as it is now; a table that nobody has used is emptied."""
+    """Return input for `iptables-restore` that restores the rules and empties unused tables."""
     saved = subprocess.run([f"{program}-save"], capture_output=True, text=True, check=True).stdout
     chains = {
         "filter": ("INPUT", "FORWARD", "OUTPUT"),
@@ -176,7 +181,7 @@ def _rules(program: str) -> str:
     )
 
 
-def _mounts_below(place: Path) -> list[str]:
+def _mounts_below(directory: Path) -> list[str]:
     lines = Path("/proc/self/mounts").read_text().splitlines()
-    found = [line.split()[1] for line in lines if line.split()[1].startswith(f"{place}/")]
+    found = [line.split()[1] for line in lines if line.split()[1].startswith(f"{directory}/")]
     return sorted(found, reverse=True)

@@ -1,4 +1,4 @@
-"""A small image registry that can be slow, broken, or know nothing."""
+"""A small image registry that can be slow or broken."""
 
 import asyncio
 import gzip
@@ -23,12 +23,15 @@ def _digest(data: bytes) -> str:
 
 @dataclass
 class Registry:
-    """Serves one image under every tag but `missing`; `go_on` lets the second half of its layer through."""
+    """Serves one image under every tag but `missing`.
+
+    The second half of its layer is held until `may_continue`.
+    """
 
     port: int = 0
     broken: bool = False
-    go_on: asyncio.Event = field(default_factory=asyncio.Event)
-    layer_asked: asyncio.Event = field(default_factory=asyncio.Event)
+    may_continue: asyncio.Event = field(default_factory=asyncio.Event)
+    layer_requested: asyncio.Event = field(default_factory=asyncio.Event)
     layer_dropped: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -59,13 +62,13 @@ class Registry:
         try:
             while first := await reader.read(1):
                 if first == TLS_HANDSHAKE:
-                    return  # the engine then tries without
+                    return  # the engine then retries without TLS
                 line = first + await reader.readline()
                 while await reader.readline() not in (b"\r\n", b""):
                     pass
                 await self._answer(line.split()[1].decode(), line.startswith(b"HEAD"), writer)
         except ConnectionError:
-            return  # the engine first tries TLS, and drops what it does not like
+            return  # the engine first tries TLS, and may close the connection
         finally:
             writer.close()
 
@@ -81,17 +84,17 @@ class Registry:
         await writer.drain()
 
     async def _drip(self, body: bytes, writer: asyncio.StreamWriter) -> bytes:
-        """Send a half bit by bit, then byte by byte until the rest may go, which is returned.
+        """Send half in small pieces, then single bytes until `may_continue`; return the rest.
 
-        The engine tells of progress ten times a second at most. A reader that has gone is noticed.
+        The engine reports progress at most ten times a second. A closed connection is detected.
         """
-        self.layer_asked.set()
-        bit = len(body) // 64
-        while not self.go_on.is_set():
+        self.layer_requested.set()
+        piece = len(body) // 64
+        while not self.may_continue.is_set():
             if writer.transport.is_closing():
                 self.layer_dropped.set()
                 raise ConnectionResetError
-            size = bit if len(body) > len(self._layer) / 2 else 1
+            size = piece if len(body) > len(self._layer) / 2 else 1
             writer.write(body[:size])
             body = body[size:]
             await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""A way to the engine on which every request is noted."""
+"""A relay to the engine that records every request."""
 
 import asyncio
 import re
@@ -10,14 +10,14 @@ _REQUEST = re.compile(r"^([A-Z]+) (?:/v[0-9.]+)?(/[^ ?]*)\S* HTTP/1\.1\r$", re.M
 
 
 @asynccontextmanager
-async def noted(engine: Path, way: Path) -> AsyncIterator[list[str]]:
-    """Listens at `way` for whoever means the engine; gives the requests that went through, as they come."""
+async def recording_relay(engine: Path, path: Path) -> AsyncIterator[list[str]]:
+    """Listen at `path` and relay to the engine; yield the list of requests, which grows."""
     requests: list[str] = []
     relays: set[asyncio.Task[None]] = set()
 
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, note: bool) -> None:
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: bool) -> None:
         while data := await reader.read(65536):
-            if note:
+            if record:
                 requests.extend(map(" ".join, _REQUEST.findall(data.decode("latin-1"))))
             writer.write(data)
             await writer.drain()
@@ -28,7 +28,7 @@ async def noted(engine: Path, way: Path) -> AsyncIterator[list[str]]:
         relays.add(asyncio.create_task(relay(reader, back, True)))
         relays.add(asyncio.create_task(relay(there, writer, False)))
 
-    server = await asyncio.start_unix_server(serve, way)
+    server = await asyncio.start_unix_server(serve, path)
     try:
         yield requests
     finally:

@@ -1,4 +1,4 @@
-"""`codehub up` on the tests' own engine."""
+"""`codehub up` on the engine of the tests."""
 
 import subprocess
 from pathlib import Path
@@ -25,14 +25,14 @@ class DockerSystem(System):
     runtime = "docker"
 
     def command(self, *arguments: str) -> subprocess.Popen[str]:
-        """`up` comes with the runtime of the process tests; here it is another."""
+        """Run a command of CodeHub; `up` gets the runtime of this system."""
         if arguments[0] == "up":
             return super().command("up", "--runtime", self.runtime)
         return super().command(*arguments)
 
 
 def on_engine(engine: OwnEngine, **environment: str) -> DockerSystem:
-    """One that looks often, for the tests' sake."""
+    """Return a system with short intervals, for faster tests."""
     common = {
         "DOCKER_HOST": engine.url,
         "COORDINATOR_IDLE_INTERVAL": "1",
@@ -44,7 +44,7 @@ def on_engine(engine: OwnEngine, **environment: str) -> DockerSystem:
 
 
 def write_images(directory: Path) -> str:
-    """An images file with a tiny image, and one that no registry has."""
+    """Write an images file with a tiny image, and one without a registry."""
     images = directory / "images.toml"
     images.write_text(IMAGES.format(port=free_port()))
     return str(images)

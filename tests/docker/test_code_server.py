@@ -1,4 +1,4 @@
-"""The built-in image, for real: code-server in a container, as `make image` makes it."""
+"""The built-in image: code-server in a container, as `make image` makes it."""
 
 from collections.abc import Callable
 
@@ -51,7 +51,7 @@ def test_the_ide_serves_its_page_and_its_home_survives_an_archive(
     assert engine.inside(owner.id, "uname -n").stdout == b"api\n"
     page = owner.client.get(f"/w/{owner.id}/", params={"folder": "/home/coder"})
     assert "&quot;nameLong&quot;:&quot;결제 API&quot;" in page.text
-    told = engine.inside(
+    done = engine.inside(
         owner.id, 'cd "$HOME/project" && cat file && stat -c "%u %a" file && echo more >> file'
     )
-    assert told.returncode == 0 and told.stdout.decode() == f"precious\n{uid} 640\n"
+    assert done.returncode == 0 and done.stdout.decode() == f"precious\n{uid} 640\n"

@@ -1,4 +1,4 @@
-"""An engine that goes away and comes back."""
+"""Restarts of the engine."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from tests.waiting import PATIENCE, eventually, until
 
 @pytest.fixture(autouse=True)
 def running_again(engine: OwnEngine) -> Iterator[None]:
-    """Whatever happens, the next test has an engine."""
+    """Start the engine again for the next test, even after a failure."""
     yield
     if engine.try_docker("version").returncode != 0:
         engine.start()
 
 
-async def test_an_engine_that_restarts_is_unobservable_meanwhile_and_nothing_reads_as_gone(
+async def test_during_a_restart_the_engine_is_unobservable_and_no_container_counts_as_gone(
     fixture: RuntimeFixture,
 ) -> None:
     spec = fixture.spec("w1")
@@ -57,14 +57,14 @@ async def test_a_pull_is_retried_when_the_engine_is_back(
         spec = fixture.spec("w1", image=replace(TINY_IMAGE, docker=registry.image("restarted")))
         async with fixture.listening() as hints:
             await fixture.runtime.start(spec)
-            await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
+            await asyncio.wait_for(registry.layer_requested.wait(), PATIENCE)
             fixture.engine.stop()
             await until(lambda: "w1" in hints, "the pull to end")
         with pytest.raises(RuntimeFailure) as failure:
             await fixture.runtime.start(spec)
         assert failure.value.reason is ErrorReason.Unreachable
         fixture.engine.start()
-        registry.go_on.set()
+        registry.may_continue.set()
 
         async def ready() -> bool:
             await fixture.runtime.start(spec)

@@ -1,18 +1,18 @@
-"""The files that CodeHub keeps on the host for a container."""
+"""The files on the host for a container."""
 
 from tests.docker.conftest import RuntimeFixture
 
 
-def kept(fixture: RuntimeFixture) -> set[str]:
+def workspaces_with_files(fixture: RuntimeFixture) -> set[str]:
     return {entry.name for entry in (fixture.homes / ".docker").iterdir() if entry.is_dir()}
 
 
 async def test_a_delete_removes_the_files_of_the_container(fixture: RuntimeFixture) -> None:
     for name in ("w1", "w2"):
         await fixture.started(name)
-    assert kept(fixture) == {"w1", "w2"}
+    assert workspaces_with_files(fixture) == {"w1", "w2"}
     await fixture.runtime.delete("w1")
-    assert kept(fixture) == {"w2"}
+    assert workspaces_with_files(fixture) == {"w2"}
     assert b"coder" in fixture.engine.inside("w2", "cat /etc/passwd").stdout
 
 
@@ -21,15 +21,15 @@ async def test_the_files_of_a_container_that_was_removed_by_hand_are_removed(fix
         await fixture.started(name)
     fixture.engine.docker("rm", "--force", "codehub-ws-w1")
     await fixture.runtime.clean_up()
-    assert kept(fixture) == {"w2"}
+    assert workspaces_with_files(fixture) == {"w2"}
     await fixture.started("w1", attempt="op-1")
     await fixture.runtime.stop("w2")
     await fixture.runtime.clean_up()
-    assert kept(fixture) == {"w1", "w2"}
+    assert workspaces_with_files(fixture) == {"w1", "w2"}
 
 
 async def test_released_resources_leave_no_files(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     fixture.engine.docker("rm", "--force", "codehub-ws-w1")
     await fixture.runtime.release_resources()
-    assert kept(fixture) == set()
+    assert workspaces_with_files(fixture) == set()

@@ -1,4 +1,4 @@
-"""What can be reached and used from inside a workspace's container, and who reaches it from outside."""
+"""Isolation of a container: what it reaches and may use, and what reaches it."""
 
 import ipaddress
 import socketserver
@@ -20,29 +20,29 @@ from tests.services import Services
 from tests.waiting import wait_for
 
 OUTSIDE = "198.51.100.2"
-"""An address of the internet as far as a workspace can tell: nobody's, and not private."""
+"""A public address for a workspace: reserved for documentation, and not private."""
 
 
 def reaches(fixture: RuntimeFixture, workspace_id: str, host: str, port: int) -> bool:
-    """Whether it connects within a second; the firewall drops what it denies. Wait for what is allowed."""
+    """Return whether it connects within a second. The firewall drops denied packets."""
     return fixture.engine.inside(workspace_id, f"nc -w 1 {host} {port} </dev/null").returncode == 0
 
 
 def reached(fixture: RuntimeFixture, workspace_id: str, port: int, *hosts: str) -> list[str]:
-    """The hosts that it connects to, all tried at once."""
+    """Return the hosts that it connects to. All are tried at once."""
     attempts = [f"(nc -w 1 {host} {port} </dev/null && echo {host}) &" for host in hosts]
     return fixture.engine.inside(workspace_id, f"{' '.join(attempts)} wait").stdout.decode().split()
 
 
 def connects(host: str, port: int, *through: str) -> bool:
-    """Whether a program of this machine does, started as told."""
+    """Return whether a program of this machine connects, started by the command `through`."""
     command = [*through, "busybox", "nc", "-w", "1", host, str(port)]
     return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
 @contextmanager
 def listening(host: str) -> Iterator[int]:
-    """Something that takes connections and closes them at once."""
+    """Run a server that closes every connection; yield its port."""
     with socketserver.TCPServer((host, 0), socketserver.BaseRequestHandler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
@@ -64,7 +64,7 @@ def address(upstream: str | None) -> tuple[str, int]:
 
 
 async def test_the_probe_itself_can_reach_something(fixture: RuntimeFixture) -> None:
-    """Without this the tests below could pass because `nc` does not work."""
+    """Otherwise the tests below could pass because `nc` does not work."""
     host, port = address((await fixture.started("w1")).upstream)
     wait_for(lambda: reaches(fixture, "w1", host, port), "a connection")
     wait_for(lambda: reached(fixture, "w1", port, host) == [host], "a connection")
@@ -105,7 +105,7 @@ async def test_codehubs_public_port_can_be_reached(fixture: RuntimeFixture) -> N
 
 @contextmanager
 def neighbour(host: str) -> Iterator[int]:
-    """Another machine on a network of the host's, with something that listens."""
+    """Run a server on another machine in a network of the host; yield its port."""
     gateway = str(ipaddress.IPv4Address(host) - 1)
     commands = (
         "ip netns add codehub-test",
@@ -124,7 +124,7 @@ def neighbour(host: str) -> Iterator[int]:
         "ip link del chtest0",
         "ip netns del codehub-test",
     )
-    for command in undo:  # what a run that was killed has left
+    for command in undo:  # what a killed run has left
         subprocess.run(command.split(), stderr=subprocess.DEVNULL, check=False)
     for command in commands:
         subprocess.run(command.split(), check=True)
@@ -201,7 +201,7 @@ async def test_another_machine_does_not_reach_a_workspace_where_this_one_forward
     ide = address((await fixture.started("w1")).upstream)
     assert Path("/proc/sys/net/ipv4/ip_forward").read_text() == "1\n"
     with neighbour(OUTSIDE) as port:
-        wait_for(lambda: reaches(fixture, "w1", OUTSIDE, port), "a way, and answers that come back")
+        wait_for(lambda: reaches(fixture, "w1", OUTSIDE, port), "a route in both directions")
         assert not connects(*ide, "ip", "netns", "exec", "codehub-test")
     wait_for(lambda: connects(*ide), "a connection")
 
@@ -218,7 +218,7 @@ async def test_on_this_machine_only_codehubs_users_reach_a_workspace(fixture: Ru
         with listening("127.0.0.1") as port:
             wait_for(lambda: connects("127.0.0.1", port, *as_user(stranger)), "a connection")
         await fixture.runtime.clean_up()
-        assert not connects(*ide, *as_user(gateway))  # the runtime that came last says who it is
+        assert not connects(*ide, *as_user(gateway))  # the runtime that ran last sets the rules
     finally:
         await runtime.close()
 
@@ -244,10 +244,8 @@ async def test_flushed_rules_are_restored_by_the_next_start(fixture: RuntimeFixt
 async def test_nothing_of_the_host_is_visible(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
-    found = fixture.engine.inside(
-        "w1",
-        f"ls -d {fixture.homes}/w2 {fixture.engine.place} /var/run/docker.sock /run/docker.sock 2>/dev/null",
-    )
+    paths = f"{fixture.homes}/w2 {fixture.engine.directory} /var/run/docker.sock /run/docker.sock"
+    found = fixture.engine.inside("w1", f"ls -d {paths} 2>/dev/null")
     assert found.stdout == b""
     processes = fixture.engine.inside("w1", "ps").stdout.decode()
     assert "httpd" in processes
@@ -289,7 +287,7 @@ async def test_a_fork_bomb_meets_its_limit(fixture: RuntimeFixture) -> None:
 
 
 def cgroup_value(pid: str, controller: str) -> str:
-    """The limit that the kernel holds a process to, in cgroup v1 or v2."""
+    """Return the limit of a process's control group, in version 1 or 2."""
     names = {
         "memory": ("memory.limit_in_bytes", "memory.max"),
         "pids": ("pids.max", "pids.max"),

@@ -1,4 +1,4 @@
-"""The whole life of containers on a real engine."""
+"""Lifecycle of containers on a real engine."""
 
 import asyncio
 import json
@@ -18,14 +18,17 @@ from codehub.runtimes.docker.networks import SPARES
 from codehub.runtimes.readiness import why_not_ready
 from tests.docker.conftest import TINY_IMAGE, RuntimeFixture
 from tests.docker.engine import TINY
-from tests.docker.request_recorder import noted
+from tests.docker.request_recorder import recording_relay
 from tests.waiting import eventually, until
 
 DIES = "codehub-test/dies:1"
 
 
-async def observes(fixture: RuntimeFixture, facts: dict[str, ContainerFact]) -> bool:
-    """Looked at again: what is kept waiting is too late for one look."""
+async def is_observed(fixture: RuntimeFixture, facts: dict[str, ContainerFact]) -> bool:
+    """Return whether the observation matches.
+
+    On a slow machine it may need several tries: `eventually` repeats it.
+    """
     return await fixture.runtime.observe() == facts
 
 
@@ -34,7 +37,7 @@ async def test_a_container_lives_stops_starts_again_and_leaves_nothing_behind(
 ) -> None:
     first = await fixture.started("w1", attempt="op1-0")
     assert (first.exists, first.running, first.op_id) == (True, True, "op1-0")
-    await eventually(lambda: observes(fixture, {"w1": first}), "the same look")
+    await eventually(lambda: is_observed(fixture, {"w1": first}), "the same observation")
     assert await fixture.runtime.upstream("w1") == first.upstream
     await fixture.runtime.stop("w1")
     await fixture.runtime.stop("w1")
@@ -110,7 +113,7 @@ async def test_a_start_without_a_firewall_leaves_no_request_running(
 ) -> None:
     spec, create, made = fixture.spec("w1"), fixture.runtime._create, asyncio.Event()
 
-    async def create_and_tell(spec: WorkloadSpec, setting: ContainerSettings) -> str:
+    async def create_and_report(spec: WorkloadSpec, setting: ContainerSettings) -> str:
         container_id = await create(spec, setting)
         made.set()
         return container_id
@@ -118,7 +121,7 @@ async def test_a_start_without_a_firewall_leaves_no_request_running(
     async def no_firewall() -> None:
         raise RuntimeFailure(ErrorReason.ActionFailed, "no firewall")
 
-    monkeypatch.setattr(fixture.runtime, "_create", create_and_tell)
+    monkeypatch.setattr(fixture.runtime, "_create", create_and_report)
     with monkeypatch.context() as machine:
         machine.setattr(fixture.runtime, "_ensure_firewall", no_firewall)
         with pytest.raises(RuntimeFailure, match="no firewall"):
@@ -141,13 +144,13 @@ async def test_a_killed_container_reports_how_it_ended(fixture: RuntimeFixture) 
     await fixture.started("w1")
     fixture.engine.docker("kill", "codehub-ws-w1")
     fact = ContainerFact(True, False, False, None, "op-0", "it exited with code 137, with no output")
-    await eventually(lambda: observes(fixture, {"w1": fact}), "how it ended")
+    await eventually(lambda: is_observed(fixture, {"w1": fact}), "how it ended")
     assert await fixture.runtime.status("w1") == fact
     await fixture.started("w1", attempt="op-1")
 
 
-async def last_words_of(fixture: RuntimeFixture, command: str) -> str:
-    """What is told of a container that ran this command (as a Dockerfile's CMD says it) and has ended."""
+async def exit_message_of(fixture: RuntimeFixture, command: str) -> str:
+    """Run a command (in the syntax of a Dockerfile's CMD) and return the message about its exit."""
     container = fixture.engine.docker("create", TINY)
     fixture.engine.docker("commit", "--change", f"CMD {command}", container, DIES)
     await fixture.runtime.start(fixture.spec("w1", image=replace(TINY_IMAGE, docker=DIES)))
@@ -172,11 +175,11 @@ async def last_words_of(fixture: RuntimeFixture, command: str) -> str:
 async def test_a_container_that_exits_reports_its_last_output(
     fixture: RuntimeFixture, command: str, expected: str
 ) -> None:
-    words = await last_words_of(fixture, command)
+    message = await exit_message_of(fixture, command)
     code, _, output = expected.partition(": ")
-    assert words.startswith(code)
-    assert output in words
-    assert (await fixture.runtime.logs("w1", 10)) in words
+    assert message.startswith(code)
+    assert output in message
+    assert (await fixture.runtime.logs("w1", 10)) in message
 
 
 async def test_last_output_is_made_fit_for_the_database(
@@ -184,9 +187,9 @@ async def test_last_output_is_made_fit_for_the_database(
 ) -> None:
     script = r"busybox yes | head -c 100000 | tr -d '\n'; printf 'core\000dump'; exit 3"
     command = json.dumps(["sh", "-c", script])
-    words = await last_words_of(fixture, command)
-    assert words.startswith("it exited with code 3: ") and words.endswith("ycore\ufffddump")
-    assert len(words) < 2100
+    message = await exit_message_of(fixture, command)
+    assert message.startswith("it exited with code 3: ") and message.endswith("ycore\ufffddump")
+    assert len(message) < 2100
 
 
 def log_directory(fixture: RuntimeFixture) -> Path:
@@ -198,13 +201,13 @@ async def test_output_without_end_takes_little_of_the_disk(fixture: RuntimeFixtu
     await fixture.started("w1")
     done = fixture.engine.inside("w1", "dd if=/dev/zero bs=65536 count=200 > /proc/1/fd/1; echo the end")
     assert done.stdout == b"the end\n"
-    kept = sum(file.stat().st_size for file in log_directory(fixture).iterdir())
-    assert kept <= 2 * (1 << 20) + (64 << 10)
+    log_bytes = sum(file.stat().st_size for file in log_directory(fixture).iterdir())
+    assert log_bytes <= 2 * (1 << 20) + (64 << 10)
     assert (await fixture.runtime.status("w1")).ready
 
 
 async def test_full_shared_memory_leaves_the_ide_alive(fixture: RuntimeFixture) -> None:
-    """With bytes, and with files that are empty."""
+    """Full of bytes, and full of empty files."""
     await fixture.started("w1")
     fill = "dd if=/dev/zero of=/dev/shm/file bs=1048576 count=100"
     assert b"No space left on device" in fixture.engine.inside("w1", fill).stderr
@@ -227,7 +230,7 @@ async def test_a_container_with_an_unknown_exit_status_hides_no_other(fixture: R
 
 
 async def test_a_container_that_was_only_created_is_replaced(fixture: RuntimeFixture) -> None:
-    """A coordinator that was killed between the two leaves one."""
+    """A coordinator that is killed between create and start leaves one."""
     await fixture.started("w1")
     labels = fixture.engine.docker("inspect", "--format", "{{json .Config.Labels}}", "codehub-ws-w1")
     pairs = [item.strip('{}"').split('":"') for item in labels.split(",")]
@@ -273,7 +276,7 @@ async def test_an_image_that_was_committed_from_a_workspace_makes_no_second_cont
     fact = await fixture.started("w1")
     fixture.engine.docker("commit", "codehub-ws-w1", "codehub-test/copy:1")
     fixture.engine.docker("create", "--name", "a-copy", "codehub-test/copy:1")
-    await eventually(lambda: observes(fixture, {"w1": fact}), "the same look")
+    await eventually(lambda: is_observed(fixture, {"w1": fact}), "the same observation")
     await fixture.runtime.delete("w1")
     assert fixture.containers() == ["a-copy"]
 
@@ -300,7 +303,7 @@ async def test_hints_follow_events_of_containers(fixture: RuntimeFixture) -> Non
         await fixture.started("w1")
         await until(lambda: hints == ["all", "w1"], "a hint of the start")
         fixture.engine.docker("kill", "codehub-ws-w1")
-        await until(lambda: hints == ["all", "w1", "w1"], "a hint of the death")
+        await until(lambda: hints == ["all", "w1", "w1"], "a hint of the exit")
 
 
 async def test_networks_of_containers_removed_by_hand_are_removed_except_spares(
@@ -335,7 +338,7 @@ async def test_a_start_uses_a_spare_network(fixture: RuntimeFixture) -> None:
 
 
 async def test_two_coordinators_never_share_a_network(fixture: RuntimeFixture) -> None:
-    """A leader that was asleep, and its successor: each believes that the network is free."""
+    """A suspended leader and its successor both take the network for unused."""
     await fixture.runtime.clean_up()
     sleeper = fixture.other_runtime()
     await sleeper.clean_up()
@@ -356,24 +359,24 @@ async def test_two_coordinators_never_share_a_network(fixture: RuntimeFixture) -
 
 async def test_one_request_observes_any_number_of_containers(fixture: RuntimeFixture) -> None:
     names = [f"w{number}" for number in range(4)]
-    way = fixture.engine.place / "noted.sock"
-    async with noted(fixture.engine.place / "docker.sock", way) as requests:
-        runtime = fixture.other_runtime(url=f"unix://{way}")
-        await runtime.observe()  # the first of all asks for the engine's version, too
+    relay = fixture.engine.directory / "relay.sock"
+    async with recording_relay(fixture.engine.directory / "docker.sock", relay) as requests:
+        runtime = fixture.other_runtime(url=f"unix://{relay}")
+        await runtime.observe()  # the first request also gets the engine's version
 
-        async def requests_of_a_look() -> list[str]:
+        async def requests_of_an_observation() -> list[str]:
             requests.clear()
             await runtime.observe()
             return requests
 
         for name in names:
             await fixture.started(name)
-            assert await requests_of_a_look() == ["GET /containers/json"], f"with {name} there"
+            assert await requests_of_an_observation() == ["GET /containers/json"], f"with {name} there"
         dead = [f"codehub-ws-{name}" for name in names[:3]]
         fixture.engine.docker("kill", *dead)
         fixture.engine.docker("wait", *dead)
-        await requests_of_a_look()  # how each of the dead has ended is asked once
-        assert await requests_of_a_look() == ["GET /containers/json"]
+        await requests_of_an_observation()  # the exit status of each container is requested once
+        assert await requests_of_an_observation() == ["GET /containers/json"]
         await runtime.close()
 
 

@@ -1,4 +1,4 @@
-"""A port of a container: through a gateway, at the container's own address."""
+"""Ports of a container, through a gateway, at the container's address."""
 
 from codehub.database.gateway_queries import Route
 from codehub.domain.states import Operation, Phase
@@ -28,5 +28,5 @@ async def test_an_app_that_listens_on_all_addresses_is_reached_and_no_other(fixt
         )
         assert answer == (200, "ok")
         for port in (ON_LOOPBACK, 3002):
-            answer, words = await ask(made, port, NAVIGATION)
-            assert answer == 502 and f"Nothing listens on port {port}" in words and "0.0.0.0" in words
+            answer, page = await ask(made, port, NAVIGATION)
+            assert answer == 502 and f"Nothing listens on port {port}" in page and "0.0.0.0" in page

@@ -1,4 +1,4 @@
-"""Images that have to be pulled first, from a registry that works, does not, or never heard of them."""
+"""Image pulls, from a registry that works, is broken, or does not have the image."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ def tiny(reference: str) -> Image:
 
 
 async def failure_of(fixture: RuntimeFixture, image: Image) -> RuntimeFailure:
-    """What starting again and again, as the controller does, ends in."""
+    """Repeat the start, as the controller does, and return the failure."""
     spec = fixture.spec("w1", image=image)
 
     async def failed() -> RuntimeFailure | None:
@@ -51,18 +51,17 @@ async def test_a_start_does_not_wait_for_the_pull_and_a_later_one_finds_the_imag
         return fact if fact.progress is not None and fact.progress.bytes else None
 
     async with fixture.listening() as hints:
-        await asyncio.wait_for(
-            fixture.runtime.start(spec), PATIENCE
-        )  # all of it comes only when it may go on
-        await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
+        # Returns although the layer is held until `may_continue`.
+        await asyncio.wait_for(fixture.runtime.start(spec), PATIENCE)
+        await asyncio.wait_for(registry.layer_requested.wait(), PATIENCE)
         await fixture.runtime.start(spec)
-        fact = await eventually(under_way, "the engine to tell of what has come")
+        fact = await eventually(under_way, "the engine to report progress")
         assert fact is not None and not fact.exists
         assert fact.message.startswith(f"Pulling the image {registry.image('slow')}")
         assert fact.progress is not None and fact.progress.total == registry.layer_bytes
         assert fact.progress.bytes < registry.layer_bytes * 2 / 3
         assert await fixture.runtime.observe() == {}
-        registry.go_on.set()
+        registry.may_continue.set()
         await until(lambda: "w1" in hints, "a hint that the image is there")
     await fixture.runtime.start(spec)
     await fixture.ready("w1")
@@ -96,7 +95,7 @@ async def test_after_a_failure_the_next_start_tries_again(
     image = tiny(registry.image("again"))
     await failure_of(fixture, image)
     registry.broken = False
-    registry.go_on.set()
+    registry.may_continue.set()
     spec = fixture.spec("w1", image=image)
 
     async def ready() -> bool:
@@ -110,7 +109,7 @@ async def test_an_abandoned_pull_ends(
     fixture: RuntimeFixture, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fixture.runtime.start(fixture.spec("w1", image=tiny(registry.image("cancelled"))))
-    await asyncio.wait_for(registry.layer_asked.wait(), PATIENCE)
+    await asyncio.wait_for(registry.layer_requested.wait(), PATIENCE)
     monkeypatch.setattr(pull, "KEEP_ALIVE_SECONDS", 0.2)
     await asyncio.wait_for(registry.layer_dropped.wait(), PATIENCE)
     assert await fixture.runtime.status("w1") == ABSENT
@@ -132,4 +131,4 @@ async def test_workspaces_share_a_pull_and_each_start_reports_its_failure(
                 failed.add(spec.workspace_id)
         return len(failed) == 2
 
-    await eventually(both_failed, "both workspaces to hear of it")
+    await eventually(both_failed, "both starts to fail")

@@ -1,4 +1,4 @@
-"""No way from inside a workspace to anything of a running `codehub up` and its engine but the public port."""
+"""A container reaches nothing of a running `codehub up` and its engine but the public port."""
 
 import json
 import os
@@ -38,7 +38,7 @@ THE_ENGINES_FILES = {"/etc/resolv.conf", "/etc/hostname", "/etc/hosts", "/sbin/d
 
 @dataclass(frozen=True)
 class Container:
-    """A workspace's, as the engine describes it."""
+    """A workspace's container, as the engine describes it."""
 
     owner: Owner
     description: dict[str, Any]
@@ -69,8 +69,11 @@ class Container:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A running system with a workspace that asks, one that must not be reached, and one that is archived."""
+class SystemFixture:
+    """A running system with three workspaces.
+
+    One probes, one must not be reached, and one is archived.
+    """
 
     engine: OwnEngine
     system: DockerSystem
@@ -79,7 +82,7 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(own_engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(own_engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemFixture]:
     images = write_images(tmp_path_factory.mktemp("images"))
     system = on_engine(own_engine, IMAGES_FILE=images, HOST="0.0.0.0")
     try:
@@ -89,13 +92,13 @@ def stage(own_engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> It
         own_engine.clear()
 
 
-def set_up(engine: OwnEngine, system: DockerSystem) -> Stage:
+def set_up(engine: OwnEngine, system: DockerSystem) -> SystemFixture:
     asking, other, archived = Owner(system), Owner(system), Owner(system, state="ARCHIVED")
     asking.reaches("RUNNING")
     other.reaches("RUNNING")
     archived.reaches("ARCHIVED")
     (other.home / "private").write_text("secret")
-    return Stage(engine, system, container(engine, asking), container(engine, other))
+    return SystemFixture(engine, system, container(engine, asking), container(engine, other))
 
 
 def container(engine: OwnEngine, owner: Owner) -> Container:
@@ -103,9 +106,9 @@ def container(engine: OwnEngine, owner: Owner) -> Container:
     return Container(owner, description)
 
 
-def test_of_everything_that_listens_only_the_public_port_is_reached(stage: Stage) -> None:
+def test_of_everything_that_listens_only_the_public_port_is_reached(stage: SystemFixture) -> None:
     system, engine = stage.system, stage.engine
-    processes = outside_of_workspaces([*processes_of(system.data_dir), *processes_of(engine.place)])
+    processes = outside_of_workspaces([*processes_of(system.data_dir), *processes_of(engine.directory)])
     sockets = listening_sockets(processes)
     assert {Path(name).name for name in sockets} >= {
         ".s.PGSQL.5432", "redis.sock", "api.sock", "docker.sock", "containerd.sock",
@@ -117,13 +120,13 @@ def test_of_everything_that_listens_only_the_public_port_is_reached(stage: Stage
     assert successes(from_here(*closed, *public)) == {*closed, *public}
     with listening(f"{stage.asking.owner.home}/s") as socket:
         os.chmod(socket, 0o666)
-        its_own = {stage.asking.ide, f"{HOME}/s"}  # without which refusals could be the probe's own
-        reached = stage.asking.reaches(*closed, *public, *its_own, dropped=[stage.other.ide])
-        assert reached == {*public, *its_own}
+        reachable = {stage.asking.ide, f"{HOME}/s"}  # proves that the probe itself works
+        reached = stage.asking.reaches(*closed, *public, *reachable, dropped=[stage.other.ide])
+        assert reached == {*public, *reachable}
 
 
-def test_nothing_below_the_data_directory_or_the_engines_is_read(stage: Stage) -> None:
-    data_dir, engine_dir = stage.system.data_dir, stage.engine.place
+def test_nothing_below_the_data_directory_or_the_engines_is_read(stage: SystemFixture) -> None:
+    data_dir, engine_dir = stage.system.data_dir, stage.engine.directory
     paths = [*everything_below(data_dir), str(engine_dir), *map(str, engine_dir.iterdir())]
     read = successes(read_here(*paths))
     for part in ("jobs", "archives", "logs", "volumes", "runtime", "postgres", "redis"):
@@ -132,7 +135,7 @@ def test_nothing_below_the_data_directory_or_the_engines_is_read(stage: Stage) -
     assert stage.asking.reads(*paths, "/etc/passwd") == {"/etc/passwd"}
 
 
-def test_its_only_mounts_are_its_home_and_files_that_it_cannot_write(stage: Stage) -> None:
+def test_its_only_mounts_are_its_home_and_files_that_it_cannot_write(stage: SystemFixture) -> None:
     mounts = stage.asking.description["Mounts"]
     sources = {mount["Destination"]: mount["Source"] for mount in mounts if mount["RW"]}
     assert sources == {HOME: str(stage.asking.owner.home)}
@@ -146,7 +149,7 @@ def test_its_only_mounts_are_its_home_and_files_that_it_cannot_write(stage: Stag
         assert stage.engine.inside(stage.asking.owner.id, f"echo x >> {file}").returncode != 0, file
 
 
-@pytest.mark.full  # a second system; runtimes/test_process_reach.py asks for a socket like the engine's
+@pytest.mark.full  # a second system; runtimes/test_process_reach.py probes a similar socket
 def test_a_workspace_of_the_process_runtime_does_not_reach_the_engine(
     own_engine: OwnEngine, make_system: Callable[..., System], tmp_path: Path
 ) -> None:
@@ -155,8 +158,8 @@ def test_a_workspace_of_the_process_runtime_does_not_reach_the_engine(
     system = make_system(IMAGES_FILE=str(images)).start()
     owner = Owner(system)
     owner.reaches("RUNNING")
-    sockets = listening_sockets(outside_of_workspaces(processes_of(own_engine.place)))
-    assert str(own_engine.place / "docker.sock") in sockets
+    sockets = listening_sockets(outside_of_workspaces(processes_of(own_engine.directory)))
+    assert str(own_engine.directory / "docker.sock") in sockets
     assert successes(from_here(*sockets)) == sockets
     ide = system.data_dir / "runtime" / owner.id / "up" / "ide.sock"
     answers: Answers = json.loads(run(post(str(ide), question(*sockets))))

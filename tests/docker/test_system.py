@@ -1,4 +1,4 @@
-"""`codehub up` on Docker: a workspace's whole life, as its owner and the gateway see it."""
+"""`codehub up` on Docker: the lifecycle of workspaces, as owners and the gateway see it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE, wait_for
 AT_ONCE = 50 if EVERYTHING else 8
 
 
-def test_a_workspace_lives_on_docker(engine: OwnEngine, system: DockerSystem) -> None:
+def test_the_lifecycle_of_a_workspace_on_docker(engine: OwnEngine, system: DockerSystem) -> None:
     owner, unlucky = Owner(system.start()), Owner(system, "unreachable")
     owner.reaches("RUNNING")
     assert owner.client.get(f"/w/{owner.id}/healthz").text == "ok"
@@ -34,7 +34,7 @@ def test_a_workspace_lives_on_docker(engine: OwnEngine, system: DockerSystem) ->
     owner.wish("STANDBY")
     owner.reaches("STANDBY")
     assert engine.docker("ps", "--all", "--quiet") == ""
-    wait_for(lambda: len(networks(engine)) <= SPARES, "no more networks than are kept ready")
+    wait_for(lambda: len(networks(engine)) <= SPARES, "only spare networks to be left")
 
     owner.wish("ARCHIVED")
     owner.reaches("ARCHIVED")
@@ -88,23 +88,23 @@ def test_many_workspaces_at_once(engine: OwnEngine, make_docker_system: Callable
         owner.wish("STANDBY")
     all_reach(owners, "STANDBY")
     assert engine.docker("ps", "--all", "--quiet") == ""
-    wait_for(lambda: len(networks(engine)) <= SPARES, "no more networks than are kept ready")
+    wait_for(lambda: len(networks(engine)) <= SPARES, "only spare networks to be left")
     assert system.stop() == 0
     assert system.command("down", "--workspaces").wait(PATIENCE) == 0
     assert networks(engine) == []
 
 
 def all_reach(owners: list[Owner], phase: str) -> None:
-    """Looked at by the page, as the dashboard does."""
+    """Wait for all workspaces, with the request that the dashboard makes."""
 
-    def there() -> bool:
+    def all_there() -> bool:
         now = owners[0].client.get("/api/v1/workspaces", params={"limit": 100}).json()["items"]
         failed = [workspace for workspace in now if workspace["phase"] == "ERROR"]
         assert failed == []
         found = [workspace["id"] for workspace in now if is_at(workspace, phase)]
         return sorted(found) == sorted(owner.id for owner in owners)
 
-    wait_for(there, f"{len(owners)} workspaces to be {phase}", every=0.5)
+    wait_for(all_there, f"{len(owners)} workspaces to be {phase}", every=0.5)
 
 
 def is_at(workspace: dict[str, Any], phase: str) -> bool:

@@ -1,4 +1,4 @@
-"""The disk that a directory lies on, by what the kernel shows of block devices."""
+"""The disk of a directory, from what the kernel shows of block devices."""
 
 import os
 from pathlib import Path
@@ -35,5 +35,5 @@ def test_a_partition_stands_for_its_disk(tmp_path: Path) -> None:
     assert disk_of(tmp_path, tmp_path / "block") == Disk("8:0", "/dev/sda")
 
 
-def test_a_file_system_that_is_on_no_single_disk(tmp_path: Path) -> None:
+def test_a_file_system_that_is_not_on_a_single_disk(tmp_path: Path) -> None:
     assert disk_of(tmp_path, tmp_path) is None

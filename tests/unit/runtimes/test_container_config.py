@@ -1,4 +1,4 @@
-"""What a workspace's container is made of."""
+"""The configuration of a workspace's container."""
 
 import json
 from dataclasses import replace
@@ -20,12 +20,12 @@ from codehub.runtimes.docker.container_config import (
 from codehub.runtimes.docker.seccomp import profile
 
 IMAGE = replace(BUILT_IN[0], cpus=1.5, memory_bytes=512 << 20, pids=99)
-SETTING = ContainerSettings(2_000_007, Path("/data/runtime/.docker"))
+SETTINGS = ContainerSettings(2_000_007, Path("/data/runtime/.docker"))
 SPEC = WorkloadSpec("w1", IMAGE, Path("/data/home"), "op1-0", 2_000_007)
 
 
 def config(spec: WorkloadSpec = SPEC) -> dict[str, Any]:
-    return container_config(spec, SETTING, "installation", "a-network", "10.222.0.2")
+    return container_config(spec, SETTINGS, "installation", "a-network", "10.222.0.2")
 
 
 def test_caps_are_the_images() -> None:
@@ -56,18 +56,18 @@ def test_without_a_table_of_calls_the_engines_own_profile_applies(
 
 def test_the_disk_of_the_home_is_limited_if_the_image_says_so() -> None:
     limited = replace(SPEC, image=replace(IMAGE, disk_bandwidth=50 << 20))
-    host = container_config(limited, replace(SETTING, disk="/dev/sda"), "i", "n", "10.222.0.2")["HostConfig"]
+    host = container_config(limited, replace(SETTINGS, disk="/dev/sda"), "i", "n", "10.222.0.2")["HostConfig"]
     assert (
         host["BlkioDeviceReadBps"] == host["BlkioDeviceWriteBps"] == [{"Path": "/dev/sda", "Rate": 50 << 20}]
     )
-    assert "BlkioDeviceReadBps" not in config(limited)["HostConfig"], "where the disk is not known"
+    assert "BlkioDeviceReadBps" not in config(limited)["HostConfig"], "if the disk is not known"
 
 
 @pytest.mark.parametrize(("ours", "expected"), [(1 << 20, 65536), (-1, 65536), (20_000, 20_000)])
 def test_open_files_are_bounded_by_what_codehub_itself_may_have(
     monkeypatch: pytest.MonkeyPatch, ours: int, expected: int
 ) -> None:
-    """An engine with less than it is asked for starts no container."""
+    """An engine rejects a limit above its own."""
     monkeypatch.setattr("resource.getrlimit", lambda limit: (1024, ours))
     limit = {"Name": "nofile", "Soft": expected, "Hard": expected}
     assert config()["HostConfig"]["Ulimits"] == [limit]
@@ -93,10 +93,10 @@ def test_shared_memory_is_an_eighth_of_the_memory_with_a_bounded_number_of_files
 
 
 def test_further_variables_are_part_of_the_configuration() -> None:
-    told = replace(SETTING, variables={"VSCODE_PROXY_URI": "./proxy/{{port}}/"})
-    made = container_config(SPEC, told, "installation", "a-network", "10.222.0.2")
-    assert "VSCODE_PROXY_URI=./proxy/{{port}}/" in made["Env"]
-    assert made["Labels"][Label.CONFIG] == desired_hash(SPEC, told) != desired_hash(SPEC, SETTING)
+    changed = replace(SETTINGS, variables={"VSCODE_PROXY_URI": "./proxy/{{port}}/"})
+    created = container_config(SPEC, changed, "installation", "a-network", "10.222.0.2")
+    assert "VSCODE_PROXY_URI=./proxy/{{port}}/" in created["Env"]
+    assert created["Labels"][Label.CONFIG] == desired_hash(SPEC, changed) != desired_hash(SPEC, SETTINGS)
 
 
 def test_labels_identify_installation_and_workspace() -> None:
@@ -104,7 +104,7 @@ def test_labels_identify_installation_and_workspace() -> None:
     assert labels[Label.INSTALLATION] == "installation"
     assert labels[Label.WORKSPACE] == "w1"
     assert labels[Label.OP_ID] == "op1-0"
-    assert labels[Label.CONFIG] == desired_hash(SPEC, SETTING)
+    assert labels[Label.CONFIG] == desired_hash(SPEC, SETTINGS)
     assert name_of("w1") == "codehub-ws-w1"
 
 
@@ -121,12 +121,12 @@ def test_the_host_name_is_made_of_the_workspaces_name() -> None:
 
 def test_a_rename_does_not_replace_a_running_container() -> None:
     renamed = replace(SPEC, name="another name")
-    assert desired_hash(renamed, SETTING) == desired_hash(SPEC, SETTING)
+    assert desired_hash(renamed, SETTINGS) == desired_hash(SPEC, SETTINGS)
     assert config(renamed)["Labels"] == config(SPEC)["Labels"]
 
 
 def test_another_attempt_is_the_same_configuration() -> None:
-    assert desired_hash(replace(SPEC, op_id="op2-1"), SETTING) == desired_hash(SPEC, SETTING)
+    assert desired_hash(replace(SPEC, op_id="op2-1"), SETTINGS) == desired_hash(SPEC, SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_another_attempt_is_the_same_configuration() -> None:
     ],
 )
 def test_what_matters_changes_the_hash(changed: WorkloadSpec) -> None:
-    assert desired_hash(changed, SETTING) != desired_hash(SPEC, SETTING)
+    assert desired_hash(changed, SETTINGS) != desired_hash(SPEC, SETTINGS)
 
 
 def test_the_user_id_has_a_name_and_the_ide_has_no_password() -> None:

@@ -1,4 +1,4 @@
-"""Which subnet a workspace gets, and what its network's wall lets through."""
+"""Subnets of workspaces, and the rules of their firewall."""
 
 import os
 from ipaddress import IPv4Address, IPv4Network
@@ -74,18 +74,18 @@ def rules_of(chain: str, text: str) -> list[str]:
 
 
 def may_reach(allowed: tuple[str, ...], host: str, *, is_local: bool = False) -> bool:
-    """Whether a port that is not CodeHub's may be reached, by the first rule that fits."""
-    for words in (rule.split() for rule in chain(allowed)):
-        if "--dport" in words or "--ctstate" in words:
+    """Return whether a port other than CodeHub's can be reached, by the first rule that matches."""
+    for fields in (rule.split() for rule in chain(allowed)):
+        if "--dport" in fields or "--ctstate" in fields:
             continue
-        if is_local if words[0] == "-m" else IPv4Address(host) in IPv4Network(words[1]):
-            return words[-1] == "RETURN"
+        if is_local if fields[0] == "-m" else IPv4Address(host) in IPv4Network(fields[1]):
+            return fields[-1] == "RETURN"
     return True
 
 
 @pytest.mark.parametrize("server", ["10.0.0.2", "168.63.129.16"])
 def test_the_hosts_name_servers_may_be_asked_before_anything_is_denied(server: str) -> None:
-    """Azure's is at the address of a service that is denied."""
+    """Azure's name server has the address of a denied service."""
     rules = chain((), (server,))
     asked = next(index for index, rule in enumerate(rules) if rule.startswith(f"-d {server} -p udp"))
     assert "--dport 53" in rules[asked]

@@ -1,4 +1,4 @@
-"""How far a pull is, and what ends it."""
+"""Progress of a pull, and how it ends."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -14,12 +14,12 @@ from codehub.runtimes.docker.pull import ImagePulls, LayerProgress
 from tests.waiting import PATIENCE
 
 
-class TroubledEngine(Engine):
-    """One that never has the image, and whose pulls end in the same trouble."""
+class FailingEngine(Engine):
+    """Engine that never has the image, and whose pulls end with the same error."""
 
-    def __init__(self, trouble: Exception) -> None:
+    def __init__(self, error: Exception) -> None:
         super().__init__("unix:///nowhere", "installation")
-        self._trouble = trouble
+        self._error = error
         self.pulls = 0
 
     async def has_image(self, reference: str) -> bool:
@@ -28,11 +28,11 @@ class TroubledEngine(Engine):
     async def pull(self, reference: str) -> AsyncGenerator[Mapping[str, Any], None]:
         self.pulls += 1
         yield {"status": "Downloading", "progressDetail": {"current": 1, "total": 9}, "id": "a"}
-        raise self._trouble
+        raise self._error
 
 
 async def pulled(engine: Engine) -> ImagePulls:
-    """ImagePulls, after the first one has ended."""
+    """Return pulls after the first one has ended."""
     ended = asyncio.Event()
     pulls = ImagePulls(engine, lambda _workspace_id: ended.set(), pauses=(0.0, 0.0))
     assert not await pulls.ensure("image:1", "w1")
@@ -42,7 +42,7 @@ async def pulled(engine: Engine) -> ImagePulls:
 
 
 async def test_the_next_start_retries_a_pull_that_lost_its_engine() -> None:
-    engine = TroubledEngine(EngineUnavailable("the Docker engine does not answer (Connection refused)"))
+    engine = FailingEngine(EngineUnavailable("the Docker engine does not answer (Connection refused)"))
     pulls = await pulled(engine)
     assert engine.pulls == 3
     assert not await pulls.ensure("image:1", "w1")
@@ -51,7 +51,7 @@ async def test_the_next_start_retries_a_pull_that_lost_its_engine() -> None:
 
 
 async def test_an_engine_that_goes_away_at_every_pull_fails_the_start() -> None:
-    engine = TroubledEngine(EngineUnavailable("the Docker engine does not answer (Connection reset)"))
+    engine = FailingEngine(EngineUnavailable("the Docker engine does not answer (Connection reset)"))
     pulls = await pulled(engine)
     asked = 0
     with pytest.raises(RuntimeFailure, match="interrupting the pull of the image image:1") as failure:
@@ -64,7 +64,7 @@ async def test_an_engine_that_goes_away_at_every_pull_fails_the_start() -> None:
 
 
 async def test_an_error_of_the_registry_fails_the_pull() -> None:
-    pulls = await pulled(TroubledEngine(EngineServerError("the Docker engine: connection refused")))
+    pulls = await pulled(FailingEngine(EngineServerError("the Docker engine: connection refused")))
     with pytest.raises(RuntimeFailure, match="The registry of the image image:1") as failure:
         await pulls.ensure("image:1", "w1")
     assert failure.value.reason is ErrorReason.ImagePullFailed

@@ -1,4 +1,4 @@
-"""What is told of all containers when the engine cannot tell of one."""
+"""Observation of all containers when the engine has trouble with one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,13 +23,13 @@ async def hangs(_request: web.Request) -> web.StreamResponse:
 
 
 async def hangs_up(request: web.Request) -> web.StreamResponse:
-    """As an engine does whose handler panics."""
+    """Like an engine whose handler panics."""
     assert request.transport is not None
     request.transport.close()
     return web.Response()
 
 
-async def tells_its_version(_request: web.Request) -> web.StreamResponse:
+async def reports_version(_request: web.Request) -> web.StreamResponse:
     return web.json_response({"ApiVersion": "1.41"})
 
 
@@ -51,16 +51,18 @@ def listed(workspace_id: str, state: str) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def runtime_on(place: Path, lists: Answer, inspects: Answer) -> AsyncIterator[DockerRuntime]:
-    """On an engine that lists and inspects containers, each in its way."""
+async def runtime_on(directory: Path, lists: Answer, inspects: Answer) -> AsyncIterator[DockerRuntime]:
+    """Run a runtime on an engine with these handlers for lists and inspections."""
     app = web.Application()
-    app.router.add_get("/version", tells_its_version)
+    app.router.add_get("/version", reports_version)
     app.router.add_get("/{version}/containers/json", lists)
     app.router.add_get("/{version}/containers/{id}/json", inspects)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)
     await runner.setup()
-    await web.UnixSite(runner, str(place / "engine")).start()
-    options = DockerOptions(f"unix://{place}/engine", place, IPv4Network("10.222.0.0/16"), egress=None)
+    await web.UnixSite(runner, str(directory / "engine")).start()
+    options = DockerOptions(
+        f"unix://{directory}/engine", directory, IPv4Network("10.222.0.0/16"), egress=None
+    )
     runtime = DockerRuntime("i", options)
     try:
         yield runtime

@@ -1,4 +1,4 @@
-"""What a workspace may reach, as rules of its network namespace."""
+"""The routing rules of a workspace's network namespace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWN = ["127.0.0.0/8", "127.0.0.1/32", "192.0.2.2/32"]
 
 
 def may_reach(allowed: tuple[str, ...], own: list[str], host: str) -> bool:
-    """Whether a port that is not CodeHub's may be reached, by the first rule that fits."""
+    """Return whether a port other than CodeHub's can be reached, by the first rule that matches."""
     for rule in routing_rules(Egress(8080, allowed), own, "198.19.255.3"):
         if rule.port is None and IPv4Address(host) in IPv4Network(rule.network):
             return rule.allowed
@@ -24,7 +24,7 @@ def may_reach(allowed: tuple[str, ...], own: list[str], host: str) -> bool:
 
 
 def test_the_resolver_is_asked_for_names_and_nothing_else() -> None:
-    """Whatever its other ports are would be the host's name server's, which may be the host itself."""
+    """Its other ports would be those of the name server, which may be the host itself."""
     found = [
         rule for rule in routing_rules(Egress(8080), OWN, "198.19.255.3") if rule.network == "198.19.255.3"
     ]

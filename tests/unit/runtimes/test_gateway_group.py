@@ -1,4 +1,4 @@
-"""The gateway's group may connect to a workspace's sockets, and do nothing else in its directory."""
+"""Access of the gateway's group: it can connect to a workspace's sockets, and nothing else."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ def bind(path: Path) -> None:
 
 
 def listening_ide(path: Path) -> StateDirectory:
-    """A directory as it was made when the gateway was root, with an IDE whose socket is its own alone."""
+    """Return a directory of a gateway that ran as root, with a private IDE socket."""
     path.mkdir(mode=0o700)
     directory = StateDirectory(path)
     directory.prepare(WORKSPACE, False, {})
@@ -41,7 +41,7 @@ def test_a_socket_is_published_for_the_group(tmp_path: Path) -> None:
     assert rights(directory.socket) == (WORKSPACE, WORKSPACE, "0o600")
     assert rights(directory.socket.parent) == (0, 0, "0o700")
 
-    for _ in range(2):  # like each look of the coordinator, whatever the IDE does to its socket meanwhile
+    for _ in range(2):  # like each observation, whatever the IDE does to its socket
         assert directory.publish_socket(GATEWAY)
         assert rights(directory.path) == (0, GATEWAY, "0o710")
         assert rights(directory.socket.parent) == (0, GATEWAY, "0o710")

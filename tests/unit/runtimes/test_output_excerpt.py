@@ -1,4 +1,4 @@
-"""What a workspace said last becomes part of a message that is stored and shown."""
+"""The excerpt of a workspace's output for a message that is stored and shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from codehub.runtimes.base import output_excerpt
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("output", "expected"),
     [
         ("no licence\n\tfound", "no licence\n\tfound"),
         ("caf\u00e9 \u2713", "caf\u00e9 \u2713"),
@@ -17,20 +17,20 @@ from codehub.runtimes.base import output_excerpt
         ("half a pair \ud800", "half a pair \ufffd"),
     ],
 )
-def test_control_characters_are_replaced(said: str, told: str) -> None:
-    assert output_excerpt(said) == told
+def test_control_characters_are_replaced(output: str, expected: str) -> None:
+    assert output_excerpt(output) == expected
 
 
 def test_long_output_is_cut_to_its_end() -> None:
-    told = output_excerpt("x" * 1_000_000 + "the cause")
-    assert len(told) <= 2000 and told.endswith("the cause")
+    excerpt = output_excerpt("x" * 1_000_000 + "the cause")
+    assert len(excerpt) <= 2000 and excerpt.endswith("the cause")
 
 
 def test_a_path_that_would_be_cut_is_left_out() -> None:
-    """It could not be recognised as one of the host's."""
-    said = "/var/lib/codehub/home " + "x " * 995
-    assert len(said) > 2000
-    shown = output_excerpt(said)
+    """It could not be recognised as a path of the host."""
+    output = "/var/lib/codehub/home " + "x " * 995
+    assert len(output) > 2000
+    shown = output_excerpt(output)
     assert shown.startswith("x ") and "codehub" not in shown
     assert output_excerpt("short /var/lib") == "short /var/lib"
     assert output_excerpt(" " * 3000) == " " * 2000

@@ -1,4 +1,4 @@
-"""What a workspace prints is kept in two files of bounded size, and never stands in its way."""
+"""Output of a workspace, in two files of bounded size."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from codehub.runtimes.process.state_directory import LOG_BYTES, StateDirectory
 
 def test_a_full_file_becomes_the_older_one(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path)
-    kept = Output(directory)
+    writer = Output(directory)
     for letter in b"abc":
-        kept.write(bytes([letter]) * (LOG_BYTES - 1))
+        writer.write(bytes([letter]) * (LOG_BYTES - 1))
     assert directory.older_log_file.read_bytes() == b"b" * (LOG_BYTES - 1)
     assert directory.log_file.read_bytes() == b"c" * (LOG_BYTES - 1)
 
@@ -32,17 +32,17 @@ def test_output_lost_to_a_full_disk_is_reported_once_there_is_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = StateDirectory(tmp_path)
-    kept = Output(directory)
+    writer = Output(directory)
 
     def full(_descriptor: int, _data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as disk:
         disk.setattr(output_files.os, "write", full)
-        kept.write(b"12345")
-        kept.write(b"67890")
-    kept.write(b"again")
-    kept.write(b"!")
+        writer.write(b"12345")
+        writer.write(b"67890")
+    writer.write(b"again")
+    writer.write(b"!")
     text = directory.log_file.read_text()
     assert text == "[10 bytes of output were lost: the disk was full]\nagain!"
 
@@ -70,7 +70,7 @@ def test_one_byte_at_a_time_is_read_in_few_reads() -> None:
 
 def test_the_budget_refills_after_a_silence() -> None:
     budget = ReadBudget(0.0)
-    again = budget.spend(BURST_BYTES + READ_BYTES, 0.0)
-    assert again == pytest.approx(2 * READ_BYTES / BYTES_PER_SECOND)
+    next_read = budget.spend(BURST_BYTES + READ_BYTES, 0.0)
+    assert next_read == pytest.approx(2 * READ_BYTES / BYTES_PER_SECOND)
     assert budget.spend(BURST_BYTES - 1, 3600.0) is None
     assert budget.spend(READ_BYTES, 3600.0) is not None

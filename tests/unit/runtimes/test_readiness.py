@@ -1,4 +1,4 @@
-"""Readiness: an answer of 2xx or 3xx, over the gateway's own way, in time."""
+"""Readiness: a response of 2xx or 3xx in time, at the gateway's address for the IDE."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,13 +12,13 @@ from tests.waiting import PATIENCE
 
 
 async def why_not_ready(upstream: str, path: str, within: float = PATIENCE) -> str | None:
-    """Ask with a bound that no busy machine reaches."""
+    """Check with a timeout that is enough for a busy machine."""
     return await readiness.why_not_ready(upstream, path, within)
 
 
 @asynccontextmanager
 async def server(path: Path, answer: bytes | None) -> AsyncIterator[list[bytes]]:
-    """Answers every connection with the same bytes; None: with silence."""
+    """Answer every connection with the same bytes, or never for None."""
     heads: list[bytes] = []
     done = asyncio.Event()
 
@@ -40,7 +40,7 @@ async def server(path: Path, answer: bytes | None) -> AsyncIterator[list[bytes]]
 
 @pytest.fixture
 def socket_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Relative, for Unix sockets have short names."""
+    """Return a relative path, because the length of a socket's path is limited."""
     monkeypatch.chdir(tmp_path)
     return Path("ide.sock")
 

@@ -1,4 +1,4 @@
-"""A tree that a workspace wrote in is removed, whatever it looks like."""
+"""Removal of any tree that a workspace can create."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ remove_tree(Path("top"))
 
 
 def dig(top: Path, depth: int) -> None:
-    """Directories in one another, with a file in each; deeper than any path may be long."""
+    """Create nested directories, with a file in each, deeper than the longest path."""
     here = os.open(top, os.O_RDONLY)
     for _ in range(depth):
         os.mkdir("d", dir_fd=here)

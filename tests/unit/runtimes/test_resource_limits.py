@@ -1,4 +1,4 @@
-"""Where control groups can be made, and what is written into them."""
+"""Where control groups can be created, and their settings."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def mount(kind: str, place: Path, options: str = "rw", inside: str = "/") -> str
     return f"30 20 0:1 {inside} {place} rw,nosuid - {kind} {kind} {options}\n"
 
 
-def group(place: Path, offered: str = ALL, handed_on: str = "") -> Path:
-    """A group of version 2. It stays as it is: what is written to it does not work here."""
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "cgroup.controllers").write_text(f"{offered}\n")
-    (place / "cgroup.subtree_control").write_text(f"{handed_on}\n")
-    (place / "cgroup.procs").touch()
-    return place
+def group(path: Path, offered: str = ALL, delegated: str = "") -> Path:
+    """Create a group of version 2 from plain files, which do not react to writes."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "cgroup.controllers").write_text(f"{offered}\n")
+    (path / "cgroup.subtree_control").write_text(f"{delegated}\n")
+    (path / "cgroup.procs").touch()
+    return path
 
 
 def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_a_disk_is_capped_where_version_1_has_groups_for_it(tmp_path: Path) -> N
 
 
 def test_version_2_caps_a_disk_in_the_group_of_all_caps(tmp_path: Path) -> None:
-    group(tmp_path, offered=f"{ALL} io", handed_on=f"{ALL} io")
-    group(tmp_path / "codehub", offered=f"{ALL} io", handed_on=f"{ALL} io")
+    group(tmp_path, offered=f"{ALL} io", delegated=f"{ALL} io")
+    group(tmp_path / "codehub", offered=f"{ALL} io", delegated=f"{ALL} io")
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/a\n", is_root=True)
     assert found.io_parent == f"{tmp_path}/codehub"
     planned = resource_limits.group_settings(found, "w1", DISK)[f"{tmp_path}/codehub/w1"]
@@ -78,8 +78,8 @@ def test_version_2_caps_a_disk_in_the_group_of_all_caps(tmp_path: Path) -> None:
 
 
 def test_version_2_caps_no_disk_if_io_is_not_delegated(tmp_path: Path) -> None:
-    group(tmp_path, offered=ALL, handed_on=ALL)
-    group(tmp_path / "codehub", offered=ALL, handed_on=ALL)
+    group(tmp_path, offered=ALL, delegated=ALL)
+    group(tmp_path / "codehub", offered=ALL, delegated=ALL)
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/a\n", is_root=True)
     assert found.io_parent is None and found.why_not_all == ""
     assert "io.max" not in resource_limits.group_settings(found, "w1", DISK)[f"{tmp_path}/codehub/w1"]
@@ -101,8 +101,8 @@ def test_a_read_only_hierarchy_is_reported(tmp_path: Path) -> None:
 
 
 def test_version_2_has_one_group_for_all(tmp_path: Path) -> None:
-    group(tmp_path, handed_on=ALL)
-    group(tmp_path / "codehub", handed_on=ALL)
+    group(tmp_path, delegated=ALL)
+    group(tmp_path / "codehub", delegated=ALL)
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/system.slice/codehub.service\n", is_root=True)
     parents = dict.fromkeys(ALL.split(), f"{tmp_path}/codehub")
     assert found == Cgroups(2, parents, keeper_groups=(f"{tmp_path}/codehub/keepers",))
@@ -120,10 +120,10 @@ def test_version_2_has_one_group_for_all(tmp_path: Path) -> None:
 
 
 def test_a_delegated_service_delegates_from_the_parent_of_codehubs_group(tmp_path: Path) -> None:
-    """What systemd's Delegate= and DelegateSubgroup= make: the own group has processes, its parent none."""
-    service = group(tmp_path / "codehub.service", offered="memory pids", handed_on="memory pids")
+    """As systemd's Delegate= and DelegateSubgroup= create it: only our own group has processes."""
+    service = group(tmp_path / "codehub.service", offered="memory pids", delegated="memory pids")
     group(service / "main", offered="memory pids")
-    group(service / "codehub", offered="memory pids", handed_on="memory pids")
+    group(service / "codehub", offered="memory pids", delegated="memory pids")
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/codehub.service/main\n", is_root=False)
     assert found.parents == dict.fromkeys(("memory", "pids"), f"{service}/codehub")
     assert found.why_not_all == f"no cpu in {service}"
@@ -161,7 +161,7 @@ def test_under_root_keepers_leave_the_service_wherever_systemd_looks_for_its_pro
     assert find_cgroups(text, own, is_root=False).keeper_groups == ()
     (tmp_path / "systemd" / "codehub").rmdir()
     (tmp_path / "systemd").rmdir()
-    (tmp_path / "systemd").write_text("no directory, and so nothing that may be written")
+    (tmp_path / "systemd").write_text("not a directory, so nothing can be created")
     assert find_cgroups(text, own, is_root=True).keeper_groups == expected[1:]
 
 
@@ -193,7 +193,7 @@ def test_a_tiny_share_of_a_processor_is_raised_to_the_kernels_minimum() -> None:
 
 
 def test_a_process_joins_the_innermost_groups_alone(tmp_path: Path) -> None:
-    """Version 2 hands nothing on to groups below one that has processes."""
+    """Version 2 delegates no controllers below a group that has processes."""
     groups = [group(tmp_path / name) for name in ("w1", "w1/run", "other")]
     cgroups.join(map(str, groups), 123)
     assert [(place / "cgroup.procs").read_text() for place in groups] == ["", "123", "123"]

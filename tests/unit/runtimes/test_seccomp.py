@@ -62,7 +62,7 @@ def number_of(name: str, machine: Machine) -> int:
 
 
 def calls_of(machine: Machine) -> dict[str, int]:
-    """The calls that this machine's kernel headers name, but for the doubles of 32-bit architectures."""
+    """Return the calls in the kernel headers, without variants for 32-bit architectures."""
     if not HEADERS[machine].exists():
         pytest.skip("needs the kernel's headers: apt-get install linux-libc-dev")
     found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", HEADERS[machine].read_text())
@@ -138,7 +138,7 @@ def test_the_numbers_are_the_kernels(machine: Machine) -> None:
 
 @EVERY_MACHINE
 def test_every_call_of_the_kernel_is_either_allowed_or_denied(machine: Machine) -> None:
-    """A call that is on no list would be EPERM on Docker, and allowed where processes are the runtime."""
+    """A call on no list would fail on Docker and be allowed on the process runtime."""
     known = ALLOWED | set(DENIED) | set(CONDITIONAL) | OTHER_NAMES
     newer = {name for name, number in calls_of(machine).items() if number > NEWEST}
     assert set(calls_of(machine)) - known - newer == set()
