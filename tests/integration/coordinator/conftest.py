@@ -91,7 +91,7 @@ def _quoted(source: str) -> str:
     return source.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-class Bench:
+class CoordinatorStack:
     """One installation, and as many coordinators as a test starts."""
 
     def __init__(self, settings: Settings, engine: AsyncEngine, pool: asyncpg.Pool) -> None:
@@ -223,13 +223,13 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
 
 
 @pytest.fixture
-async def bench(database_url: str, redis_url: str) -> AsyncIterator[Bench]:
+async def bench(database_url: str, redis_url: str) -> AsyncIterator[CoordinatorStack]:
     async with new_bench(database_url, redis_url) as bench:
         yield bench
 
 
 @asynccontextmanager
-async def new_bench(database_url: str, redis_url: str, within: Path = Path("/tmp")) -> AsyncIterator[Bench]:
+async def new_bench(database_url: str, redis_url: str, within: Path = Path("/tmp")) -> AsyncIterator[CoordinatorStack]:
     data_dir = short_temp_dir(within)
     (data_dir / "images.toml").write_text(images_toml())
     settings = load(
@@ -258,7 +258,7 @@ async def new_bench(database_url: str, redis_url: str, within: Path = Path("/tmp
     async with engine.begin() as conn:
         await conn.execute(users.insert().values(id="u1", username="one", password_hash="x", role="user"))
     async with open_pool(database_url, 3, LOCK_TIMEOUT) as pool:
-        bench = Bench(settings, engine, pool)
+        bench = CoordinatorStack(settings, engine, pool)
         yield bench
         await bench.stop()
     for workspace_id in await bench.providers.runtime.observe():

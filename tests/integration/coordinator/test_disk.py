@@ -20,7 +20,7 @@ from codehub.domain.workspace import Workspace
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.private_paths import make_dir
 from codehub.storage.volumes.local_volumes import LocalVolumes
-from tests.integration.coordinator.conftest import Bench, new_bench
+from tests.integration.coordinator.conftest import CoordinatorStack, new_bench
 from tests.integration.storage.conftest import quota_disk, small_disk
 from tests.integration.storage.test_one_disk import Disk
 from tests.services import TOOLS_DIR, short_temp_dir
@@ -39,25 +39,25 @@ async def disk() -> AsyncIterator[Disk]:
 
 
 @pytest.fixture
-async def bench(disk: Disk, database_url: str, redis_url: str) -> AsyncIterator[Bench]:
+async def bench(disk: Disk, database_url: str, redis_url: str) -> AsyncIterator[CoordinatorStack]:
     async with new_bench(database_url, redis_url, within=disk.path) as bench:
         yield bench
 
 
-async def start(bench: Bench) -> None:
+async def start(bench: CoordinatorStack) -> None:
     await bench.start(
         bench.with_settings(disk_reserve_bytes=RESERVE, disk_grace_seconds=1, coordinator_disk_interval=0.2)
     )
 
 
-async def running(bench: Bench, megabytes: int) -> str:
+async def running(bench: CoordinatorStack, megabytes: int) -> str:
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
     (await bench.home(workspace_id) / "data").write_bytes(os.urandom(megabytes * MIB))
     return workspace_id
 
 
-async def record(bench: Bench, workspace_id: str) -> HomeRecord | None:
+async def record(bench: CoordinatorStack, workspace_id: str) -> HomeRecord | None:
     async with bench.engine.connect() as conn:
         query = select(home_sizes).where(home_sizes.c.workspace_id == workspace_id)
         row = (await conn.execute(query)).mappings().one_or_none()
@@ -69,7 +69,7 @@ def waits(workspace: Workspace) -> bool:
 
 
 async def test_the_largest_is_warned_then_stopped_and_its_start_waits_for_room(
-    disk: Disk, bench: Bench
+    disk: Disk, bench: CoordinatorStack
 ) -> None:
     await start(bench)
     hog, small = await running(bench, 20), await running(bench, 1)
@@ -103,7 +103,7 @@ async def test_the_largest_is_warned_then_stopped_and_its_start_waits_for_room(
     await eventually(cleared, "the notice to go once the workspace runs again")
 
 
-async def test_a_restore_waits_for_room_and_goes_on(disk: Disk, bench: Bench) -> None:
+async def test_a_restore_waits_for_room_and_goes_on(disk: Disk, bench: CoordinatorStack) -> None:
     await start(bench)
     workspace_id = await bench.create(DesiredState.ARCHIVED)
     await bench.until_phase(workspace_id, Phase.ARCHIVED)
@@ -116,7 +116,7 @@ async def test_a_restore_waits_for_room_and_goes_on(disk: Disk, bench: Bench) ->
 
 
 async def test_a_start_that_waits_too_long_gives_its_wish_back_without_an_error(
-    disk: Disk, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it waits it cannot be archived, which is what would make room."""
     monkeypatch.setattr(steps, "START_WAITS", timedelta(seconds=1))
@@ -171,7 +171,7 @@ def fill_with_files(home: Path, disk: Path, *, leave: int) -> None:
         (home / "files" / f"{number}").touch()
 
 
-def runner(bench: Bench, epoch: int, volumes: LocalVolumes | None = None) -> DiskWatchdog:
+def runner(bench: CoordinatorStack, epoch: int, volumes: LocalVolumes | None = None) -> DiskWatchdog:
     return DiskWatchdog(
         bench.records(epoch, timedelta(days=1)),
         volumes or bench.providers.volumes,
@@ -183,7 +183,7 @@ def runner(bench: Bench, epoch: int, volumes: LocalVolumes | None = None) -> Dis
     )
 
 
-async def test_a_disk_that_is_not_mounted_stops_nobody(disk: Disk, bench: Bench) -> None:
+async def test_a_disk_that_is_not_mounted_stops_nobody(disk: Disk, bench: CoordinatorStack) -> None:
     await start(bench)
     hog = await running(bench, 20)
     epoch = await bench.take_office()
@@ -195,7 +195,7 @@ async def test_a_disk_that_is_not_mounted_stops_nobody(disk: Disk, bench: Bench)
     assert await record(bench, hog) is None or not (await record(bench, hog)).notice  # type: ignore[union-attr]
 
 
-async def test_only_an_undisturbed_workspace_is_stopped(disk: Disk, bench: Bench) -> None:
+async def test_only_an_undisturbed_workspace_is_stopped(disk: Disk, bench: CoordinatorStack) -> None:
     await start(bench)
     workspace_id = await running(bench, 1)
     epoch = await bench.take_office()
@@ -213,7 +213,7 @@ async def test_only_an_undisturbed_workspace_is_stopped(disk: Disk, bench: Bench
     assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_measuring_writes_no_workspace_row_and_nothing_that_is_known(disk: Disk, bench: Bench) -> None:
+async def test_measuring_writes_no_workspace_row_and_nothing_that_is_known(disk: Disk, bench: CoordinatorStack) -> None:
     await start(bench)
     workspace_id = await running(bench, 2)
     epoch = await bench.take_office()

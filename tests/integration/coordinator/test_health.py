@@ -27,7 +27,7 @@ from codehub.domain.workspace import Workspace
 from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.installation_marker import MARKER
-from tests.integration.coordinator.conftest import INSTALLATION, Bench, value
+from tests.integration.coordinator.conftest import INSTALLATION, CoordinatorStack, value
 from tests.waiting import PATIENCE, eventually
 
 WORKSPACE, ARCHIVE = "01hzy0000000000000000000aa", "01hzy0000000000000000000ab"
@@ -38,11 +38,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "PATIENCE", PATIENCE)
 
 
-async def look(bench: Bench) -> Readiness:
+async def look(bench: CoordinatorStack) -> Readiness:
     return await readiness.check(bench.settings.database_url, bench.settings.redis_url)
 
 
-async def until_degraded(bench: Bench, *names: CheckName) -> Readiness:
+async def until_degraded(bench: CoordinatorStack, *names: CheckName) -> Readiness:
     def holds(found: Readiness) -> bool:
         return found.ready and found.degraded == list(names)
 
@@ -52,7 +52,7 @@ async def until_degraded(bench: Bench, *names: CheckName) -> Readiness:
     return found
 
 
-async def test_a_store_that_is_gone_degrades_and_turns_back(bench: Bench) -> None:
+async def test_a_store_that_is_gone_degrades_and_turns_back(bench: CoordinatorStack) -> None:
     await bench.start()
     await until_degraded(bench)
     archives, away = bench.settings.data_dir / "archives", bench.settings.data_dir / "away"
@@ -63,7 +63,7 @@ async def test_a_store_that_is_gone_degrades_and_turns_back(bench: Bench) -> Non
     await until_degraded(bench)
 
 
-async def test_a_root_of_homes_without_its_marker_degrades_and_turns_back(bench: Bench) -> None:
+async def test_a_root_of_homes_without_its_marker_degrades_and_turns_back(bench: CoordinatorStack) -> None:
     await bench.start()
     await until_degraded(bench)
     marker = bench.settings.data_dir / "volumes" / MARKER
@@ -74,7 +74,7 @@ async def test_a_root_of_homes_without_its_marker_degrades_and_turns_back(bench:
     await until_degraded(bench)
 
 
-async def test_an_alarm_of_gc_stands_until_a_cycle_without_one(bench: Bench) -> None:
+async def test_an_alarm_of_gc_stands_until_a_cycle_without_one(bench: CoordinatorStack) -> None:
     """An archive that no workspace of this database ever made: the database may be the wrong one."""
     place = bench.settings.data_dir / "archives" / WORKSPACE / ARCHIVE
     place.mkdir(parents=True)
@@ -95,18 +95,18 @@ async def test_an_alarm_of_gc_stands_until_a_cycle_without_one(bench: Bench) -> 
     await until_degraded(bench)
 
 
-async def last_written(bench: Bench) -> datetime:
+async def last_written(bench: CoordinatorStack) -> datetime:
     written: datetime = await bench.pool.fetchval("SELECT max(checked_at) FROM health_checks")
     return written
 
 
-def runner(bench: Bench, epoch: int, providers: Providers, reserve: int = 0) -> HealthRunner:
+def runner(bench: CoordinatorStack, epoch: int, providers: Providers, reserve: int = 0) -> HealthRunner:
     records = bench.records(epoch, timedelta(1))
     gc = GcRunner(records, providers, GcRules(timedelta(1), timedelta(1)), epoch)
     return HealthRunner(records, providers, gc, Reserve(reserve))
 
 
-async def test_a_disk_below_its_reserve_degrades_and_turns_back(bench: Bench) -> None:
+async def test_a_disk_below_its_reserve_degrades_and_turns_back(bench: CoordinatorStack) -> None:
     epoch = await bench.take_office()
     await runner(bench, epoch, bench.providers, reserve=1 << 60).tick()
     found = await look(bench)
@@ -117,7 +117,7 @@ async def test_a_disk_below_its_reserve_degrades_and_turns_back(bench: Bench) ->
     assert (await look(bench)).degraded == []
 
 
-async def test_an_engine_that_does_not_answer_degrades_and_turns_back(bench: Bench) -> None:
+async def test_an_engine_that_does_not_answer_degrades_and_turns_back(bench: CoordinatorStack) -> None:
     async def version(_request: web.Request) -> web.Response:
         return web.json_response({"ApiVersion": "1.43", "Version": "24"})
 
@@ -160,7 +160,7 @@ class HangingStore(ArchiveStore):
 
 
 async def test_a_store_that_hangs_delays_no_other_check_and_is_not_asked_twice(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health_runner, "CHECK_TIMEOUT", 0.3)
     store = HangingStore(f"file://{bench.settings.data_dir}/archives", INSTALLATION)
@@ -178,7 +178,7 @@ async def test_a_store_that_hangs_delays_no_other_check_and_is_not_asked_twice(
 
 
 async def test_results_are_written_when_a_check_turns_and_only_by_the_leader(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = await bench.take_office()
     checks = runner(bench, epoch, bench.providers)
@@ -197,7 +197,7 @@ async def test_results_are_written_when_a_check_turns_and_only_by_the_leader(
     assert (await look(bench)).checks[CheckName.DISK].ok
 
 
-async def test_results_that_are_too_old_count_as_unknown(bench: Bench) -> None:
+async def test_results_that_are_too_old_count_as_unknown(bench: CoordinatorStack) -> None:
     await runner(bench, await bench.take_office(), bench.providers).tick()
     await bench.pool.execute("UPDATE health_checks SET checked_at = checked_at - interval '4 minutes'")
     found = await look(bench)
@@ -212,7 +212,7 @@ def reached(metrics: Metrics, expected: float, name: str, **labels: str) -> Call
     return seen
 
 
-async def test_a_workspaces_life_is_counted(bench: Bench) -> None:
+async def test_a_workspaces_life_is_counted(bench: CoordinatorStack) -> None:
     metrics = await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
@@ -241,7 +241,7 @@ async def test_a_workspaces_life_is_counted(bench: Bench) -> None:
 
 
 async def test_a_ttl_that_fires_and_a_failed_tick_are_counted(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics = await bench.start(bench.with_settings(ttl_standby_seconds=1))
     workspace_id = await bench.create()
@@ -261,7 +261,7 @@ async def test_a_ttl_that_fires_and_a_failed_tick_are_counted(
     await eventually(counted, "the failed tick to be counted")
 
 
-async def test_the_bytes_that_gc_frees_are_counted(bench: Bench) -> None:
+async def test_the_bytes_that_gc_frees_are_counted(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
@@ -280,7 +280,7 @@ async def test_the_bytes_that_gc_frees_are_counted(bench: Bench) -> None:
 
 
 async def test_a_decision_that_was_overtaken_is_counted(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner's wish is committed between the leader's reading of a row and its own write."""
     metrics = await bench.start()

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
-from tests.integration.coordinator.conftest import Bench
+from tests.integration.coordinator.conftest import CoordinatorStack
 from tests.waiting import eventually
 
 
@@ -19,40 +19,40 @@ from tests.waiting import eventually
 class Fault:
     """`at` is where the workspace stands when it happens, `then` what is wished after it."""
 
-    happens: Callable[[Bench, Workspace, Path], None]
+    happens: Callable[[CoordinatorStack, Workspace, Path], None]
     shows: str
     at: DesiredState = DesiredState.STANDBY
     then: DesiredState = DesiredState.RUNNING
     image: str = "tiny"
 
 
-def goes_away(name: str) -> Callable[[Bench, Workspace, Path], None]:
-    def happens(bench: Bench, _workspace: Workspace, _home: Path) -> None:
+def goes_away(name: str) -> Callable[[CoordinatorStack, Workspace, Path], None]:
+    def happens(bench: CoordinatorStack, _workspace: Workspace, _home: Path) -> None:
         place = bench.settings.data_dir / name
         place.rename(place.with_name(f"{name}-away"))
 
     return happens
 
 
-def home_is_a_file(_bench: Bench, _workspace: Workspace, home: Path) -> None:
+def home_is_a_file(_bench: CoordinatorStack, _workspace: Workspace, home: Path) -> None:
     shutil.rmtree(home)
     home.write_text("")
 
 
-def fence_is_damaged(_bench: Bench, _workspace: Workspace, home: Path) -> None:
+def fence_is_damaged(_bench: CoordinatorStack, _workspace: Workspace, home: Path) -> None:
     (home.parent / ".fence").write_text("noise")
 
 
-def archive_is_damaged(bench: Bench, workspace: Workspace, _home: Path) -> None:
+def archive_is_damaged(bench: CoordinatorStack, workspace: Workspace, _home: Path) -> None:
     assert workspace.archive_key is not None
     (bench.settings.data_dir / "archives" / workspace.archive_key).write_bytes(b"noise")
 
 
-def runtime_directory_is_a_file(bench: Bench, workspace: Workspace, _home: Path) -> None:
+def runtime_directory_is_a_file(bench: CoordinatorStack, workspace: Workspace, _home: Path) -> None:
     (bench.settings.data_dir / "runtime" / workspace.id).write_text("")
 
 
-def nothing(_bench: Bench, _workspace: Workspace, _home: Path) -> None:
+def nothing(_bench: CoordinatorStack, _workspace: Workspace, _home: Path) -> None:
     pass
 
 
@@ -67,7 +67,7 @@ FAULTS = {
 }
 
 
-async def shown(bench: Bench, workspace_id: str) -> str:
+async def shown(bench: CoordinatorStack, workspace_id: str) -> str:
     """All that the API and the pages show of a workspace, with its timeline."""
     async with (
         bench.engine.begin() as conn
@@ -80,7 +80,7 @@ async def shown(bench: Bench, workspace_id: str) -> str:
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-async def test_a_failure_shows_no_path_of_the_host(bench: Bench, fault: Fault) -> None:
+async def test_a_failure_shows_no_path_of_the_host(bench: CoordinatorStack, fault: Fault) -> None:
     await bench.start()
     workspace_id = await bench.create(fault.at, image=fault.image)
     workspace = await bench.until_phase(workspace_id, Phase(fault.at.value))

@@ -12,7 +12,7 @@ from codehub.domain.states import Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.host.processes import descendants
 from codehub.runtimes.process.state_directory import State, StateDirectory
-from tests.integration.coordinator.conftest import Bench
+from tests.integration.coordinator.conftest import CoordinatorStack
 from tests.integration.coordinator.test_life import controller_of
 from tests.waiting import eventually, until
 
@@ -23,7 +23,7 @@ SOON = timedelta(seconds=40)
 class Leader:
     """A coordinator whose time the test moves."""
 
-    def __init__(self, bench: Bench, epoch: int, workspace_id: str) -> None:
+    def __init__(self, bench: CoordinatorStack, epoch: int, workspace_id: str) -> None:
         self.passed = timedelta(0)
         self._bench = bench
         self._workspace_id = workspace_id
@@ -40,23 +40,23 @@ class Leader:
         return fact.op_id if fact.running else None
 
 
-async def leader_of(bench: Bench, workspace_id: str) -> Leader:
+async def leader_of(bench: CoordinatorStack, workspace_id: str) -> Leader:
     return Leader(bench, await bench.take_office(), workspace_id)
 
 
-def state_of(bench: Bench, workspace_id: str) -> State:
+def state_of(bench: CoordinatorStack, workspace_id: str) -> State:
     state = StateDirectory(bench.settings.data_dir / "runtime" / workspace_id).read_state()
     assert state is not None
     return state
 
 
-def freeze(bench: Bench, workspace_id: str) -> None:
+def freeze(bench: CoordinatorStack, workspace_id: str) -> None:
     """SIGSTOP for every process of the workspace's tree."""
     for process in descendants(state_of(bench, workspace_id).keeper.pid):
         process.send(signal.SIGSTOP)
 
 
-async def test_a_start_that_hangs_is_tried_again_within_its_operation(bench: Bench) -> None:
+async def test_a_start_that_hangs_is_tried_again_within_its_operation(bench: CoordinatorStack) -> None:
     workspace_id = await bench.create(image="hangs-once")
     leader = await leader_of(bench, workspace_id)
     hung = await eventually(
@@ -84,7 +84,7 @@ async def test_a_start_that_hangs_is_tried_again_within_its_operation(bench: Ben
 
 @pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: its processes are another user's")
-async def test_a_running_ide_that_hangs_is_replaced(bench: Bench) -> None:
+async def test_a_running_ide_that_hangs_is_replaced(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create()
     ran = await bench.until_phase(workspace_id, Phase.RUNNING)

@@ -34,12 +34,12 @@ from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.storage.errors import TooManyArchives
 from codehub.storage.jobs.local_jobs import LocalJobs
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, JobSpec
-from tests.integration.coordinator.conftest import LIMITS, UID_BASE, Bench, value
+from tests.integration.coordinator.conftest import LIMITS, UID_BASE, CoordinatorStack, value
 from tests.trees import give_to_its_user, make_tree, tree_hash
 from tests.waiting import eventually, until, wait_for
 
 
-def controller_of(bench: Bench, epoch: int, clock: Callable[[], datetime] = REAL.clock) -> Controller:
+def controller_of(bench: CoordinatorStack, epoch: int, clock: Callable[[], datetime] = REAL.clock) -> Controller:
     """Return a leader's controller, which does nothing but what the test asks of it."""
     state, settings = LeaderState(), bench.settings
     return Controller(
@@ -54,7 +54,7 @@ def controller_of(bench: Bench, epoch: int, clock: Callable[[], datetime] = REAL
     )
 
 
-async def test_the_whole_life_keeps_every_byte(bench: Bench) -> None:
+async def test_the_whole_life_keeps_every_byte(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create()
     running = await bench.until_phase(workspace_id, Phase.RUNNING)
@@ -77,7 +77,7 @@ async def test_the_whole_life_keeps_every_byte(bench: Bench) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a workspace gets a user of its own")
-async def test_workspaces_of_two_installations_on_one_machine_can_be_of_different_users(bench: Bench) -> None:
+async def test_workspaces_of_two_installations_on_one_machine_can_be_of_different_users(bench: CoordinatorStack) -> None:
     other = UID_BASE + 1_000_000
     await bench.start(bench.with_settings(workspace_uid_base=other))
     workspace_id = await bench.create()
@@ -85,7 +85,7 @@ async def test_workspaces_of_two_installations_on_one_machine_can_be_of_differen
     assert (await bench.home(workspace_id)).stat().st_uid == other + number
 
 
-async def test_the_timeline_has_a_sentence_for_each_step(bench: Bench) -> None:
+async def test_the_timeline_has_a_sentence_for_each_step(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
@@ -99,7 +99,7 @@ async def test_the_timeline_has_a_sentence_for_each_step(bench: Bench) -> None:
     ]
 
 
-async def test_a_new_workspace_can_be_archived_at_once_and_then_run(bench: Bench) -> None:
+async def test_a_new_workspace_can_be_archived_at_once_and_then_run(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.ARCHIVED)
     await bench.until_phase(workspace_id, Phase.ARCHIVED)
@@ -107,7 +107,7 @@ async def test_a_new_workspace_can_be_archived_at_once_and_then_run(bench: Bench
     assert list((await bench.home(workspace_id)).iterdir()) == []
 
 
-async def test_the_timeline_says_what_an_archive_left_out(bench: Bench) -> None:
+async def test_the_timeline_says_what_an_archive_left_out(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
     await bench.until_phase(workspace_id, Phase.STANDBY)
@@ -126,7 +126,7 @@ async def test_the_timeline_says_what_an_archive_left_out(bench: Bench) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
-async def test_the_timeline_says_whose_files_a_restore_gave_to_the_workspace(bench: Bench) -> None:
+async def test_the_timeline_says_whose_files_a_restore_gave_to_the_workspace(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
     await bench.until_phase(workspace_id, Phase.STANDBY)
@@ -140,7 +140,7 @@ async def test_the_timeline_says_whose_files_a_restore_gave_to_the_workspace(ben
     assert restored.endswith("It gave 1 entry of other users to the workspace's user (./of root).")
 
 
-async def test_delete_goes_through_the_archive_and_undelete_brings_the_home_back(bench: Bench) -> None:
+async def test_delete_goes_through_the_archive_and_undelete_brings_the_home_back(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
@@ -162,7 +162,7 @@ async def test_delete_goes_through_the_archive_and_undelete_brings_the_home_back
 
 
 async def test_what_changes_a_home_after_its_archive_is_archived_too(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
@@ -186,7 +186,7 @@ async def test_what_changes_a_home_after_its_archive_is_archived_too(
 
 
 async def test_an_archive_that_waits_its_turn_does_not_time_out(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, waits = LocalJobs.start, [True]
 
@@ -220,7 +220,7 @@ async def test_an_archive_that_waits_its_turn_does_not_time_out(
 
 
 async def test_a_job_that_an_earlier_leader_starts_late_is_nobodys_failure(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, late = LocalJobs.start, [True]
 
@@ -239,7 +239,7 @@ async def test_a_job_that_an_earlier_leader_starts_late_is_nobodys_failure(
     assert not late and not [line for line in story if line.startswith("failed")], story
 
 
-async def test_a_container_that_vanishes_is_started_again(bench: Bench) -> None:
+async def test_a_container_that_vanishes_is_started_again(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create()
     first = await bench.until_phase(workspace_id, Phase.RUNNING)
@@ -255,7 +255,7 @@ async def test_a_container_that_vanishes_is_started_again(bench: Bench) -> None:
 
 
 async def test_routes_of_containers_that_are_gone_go_before_any_other_is_started(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On Docker the next container may get the address of an earlier one, which is another's.
 
@@ -302,7 +302,7 @@ async def test_routes_of_containers_that_are_gone_go_before_any_other_is_started
 
 
 async def test_an_ide_that_keeps_dying_ends_in_error_with_its_last_words_and_without_its_container(
-    bench: Bench,
+    bench: CoordinatorStack,
 ) -> None:
     await bench.start()
     workspace_id = await bench.create(image="broken")
@@ -317,14 +317,14 @@ async def test_an_ide_that_keeps_dying_ends_in_error_with_its_last_words_and_wit
     await bench.create(limits=Limits(1, 1))  # raises while the dead container counts
 
 
-async def test_an_unknown_image_says_which_are_offered(bench: Bench) -> None:
+async def test_an_unknown_image_says_which_are_offered(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create(image="gone")
     ended = await bench.until_phase(workspace_id, Phase.ERROR)
     assert "tiny" in (ended.error_message or "")
 
 
-async def test_a_disk_that_takes_no_more_ends_in_an_error_that_names_it(bench: Bench) -> None:
+async def test_a_disk_that_takes_no_more_ends_in_an_error_that_names_it(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
     await bench.until_phase(workspace_id, Phase.STANDBY)
@@ -339,7 +339,7 @@ async def test_a_disk_that_takes_no_more_ends_in_an_error_that_names_it(bench: B
     assert "directory" in (ended.error_message or "")
 
 
-async def test_a_lost_home_is_never_papered_over(bench: Bench) -> None:
+async def test_a_lost_home_is_never_papered_over(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
@@ -364,7 +364,7 @@ async def test_a_lost_home_is_never_papered_over(bench: Bench) -> None:
 
 @pytest.mark.parametrize("source", RecoverSource)
 async def test_a_foreign_home_is_set_aside_when_the_owner_has_chosen(
-    bench: Bench, source: RecoverSource
+    bench: CoordinatorStack, source: RecoverSource
 ) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
@@ -392,7 +392,7 @@ async def test_a_foreign_home_is_set_aside_when_the_owner_has_chosen(
     assert (home.parent / ".aside-foreign" / "work").read_text() == "of another generation"
 
 
-async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(bench: Bench) -> None:
+async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(bench: CoordinatorStack) -> None:
     """The row of one that rests is not touched; one of which something is wished says why it waits."""
     await bench.start()
     resting, wished = await bench.create(DesiredState.STANDBY), await bench.create(DesiredState.STANDBY)
@@ -419,7 +419,7 @@ async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(bench: Bench)
 
 
 @pytest.mark.parametrize("lost", ["volumes", "runtime"])
-async def test_an_outage_writes_and_queues_nothing(bench: Bench, lost: str) -> None:
+async def test_an_outage_writes_and_queues_nothing(bench: CoordinatorStack, lost: str) -> None:
     """Whether it is the volumes or the runtime that cannot be observed."""
     await bench.start()
     both = await bench.create(), await bench.create(DesiredState.STANDBY)
@@ -440,7 +440,7 @@ async def test_an_outage_writes_and_queues_nothing(bench: Bench, lost: str) -> N
     assert [await bench.get(workspace_id) for workspace_id in both] == before
 
 
-async def test_an_archive_that_is_back_is_found_again_beside_a_living_home(bench: Bench) -> None:
+async def test_an_archive_that_is_back_is_found_again_beside_a_living_home(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
@@ -464,7 +464,7 @@ async def test_an_archive_that_is_back_is_found_again_beside_a_living_home(bench
     assert await audited() == "Ready"
 
 
-async def test_a_leader_that_wakes_up_late_stops_no_container(bench: Bench) -> None:
+async def test_a_leader_that_wakes_up_late_stops_no_container(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
@@ -478,7 +478,7 @@ async def test_a_leader_that_wakes_up_late_stops_no_container(bench: Bench) -> N
     assert (await bench.providers.runtime.status(workspace_id)).running
 
 
-async def test_a_row_that_is_locked_for_long_is_no_failure_of_its_workspace(bench: Bench) -> None:
+async def test_a_row_that_is_locked_for_long_is_no_failure_of_its_workspace(bench: CoordinatorStack) -> None:
     """The deletion of an account locks all rows of its user, for as long as it takes."""
     workspace_id = await bench.create(DesiredState.STANDBY)
     before, controller = await bench.get(workspace_id), controller_of(bench, await bench.take_office())
@@ -491,7 +491,7 @@ async def test_a_row_that_is_locked_for_long_is_no_failure_of_its_workspace(benc
     assert (after.phase, after.error_count) == (Phase.STANDBY, 0)
 
 
-async def test_a_database_from_a_backup_catches_up_with_the_homes(bench: Bench) -> None:
+async def test_a_database_from_a_backup_catches_up_with_the_homes(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
     await bench.until_phase(workspace_id, Phase.STANDBY)
@@ -508,7 +508,7 @@ async def test_a_database_from_a_backup_catches_up_with_the_homes(bench: Bench) 
         assert await conn.scalar(text("SELECT epoch FROM leadership")) >= 1001
 
 
-async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(bench: Bench) -> None:
+async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
@@ -530,7 +530,7 @@ async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(bench:
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.ARCHIVED, Phase.ERROR], ids=str)
 async def test_a_delete_without_an_archive_removes_the_home_and_all_archives_at_once(
-    bench: Bench, phase: Phase
+    bench: CoordinatorStack, phase: Phase
 ) -> None:
     """Beside it, an ordinary delete keeps its archive for the grace period."""
     await bench.start(bench.with_settings(coordinator_idle_interval=0.5))

@@ -16,12 +16,12 @@ from codehub.domain.backends import left_alone_message
 from codehub.domain.gc import GcRules
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
-from tests.integration.coordinator.conftest import INSTALLATION, Bench
+from tests.integration.coordinator.conftest import INSTALLATION, CoordinatorStack
 
 RULES = GcRules(orphan_grace=timedelta(0), retention=timedelta(0))
 
 
-async def put_on(bench: Bench, workspace_id: str, runtime: str, **values: object) -> None:
+async def put_on(bench: CoordinatorStack, workspace_id: str, runtime: str, **values: object) -> None:
     async with bench.engine.begin() as conn:
         changed = update(workspaces).where(workspaces.c.id == workspace_id)
         await conn.execute(changed.values(instance_backend=runtime, **values))
@@ -31,7 +31,7 @@ def is_left_alone(workspace: Workspace) -> bool:
     return left_alone_message(workspace) is not None
 
 
-async def test_nothing_begins_until_the_runtime_is_its_own_again(bench: Bench) -> None:
+async def test_nothing_begins_until_the_runtime_is_its_own_again(bench: CoordinatorStack) -> None:
     workspace_id = await bench.create()
     await put_on(bench, workspace_id, "docker")
     await bench.start()
@@ -47,7 +47,7 @@ async def test_nothing_begins_until_the_runtime_is_its_own_again(bench: Bench) -
     assert not is_left_alone(running)
 
 
-async def test_ttl_and_gc_touch_neither_it_nor_what_it_has(bench: Bench, redis_url: str) -> None:
+async def test_ttl_and_gc_touch_neither_it_nor_what_it_has(bench: CoordinatorStack, redis_url: str) -> None:
     workspace_id = await bench.create(DesiredState.ARCHIVED)
     await bench.start()
     archived = await bench.until_phase(workspace_id, Phase.ARCHIVED)
@@ -83,7 +83,7 @@ async def test_ttl_and_gc_touch_neither_it_nor_what_it_has(bench: Bench, redis_u
     ],
 )
 async def test_up_carries_workspaces_over_when_it_has_changed_the_runtime(
-    bench: Bench, noted: runtime_choice.RuntimeKind | None, schema_before: str, after: str
+    bench: CoordinatorStack, noted: runtime_choice.RuntimeKind | None, schema_before: str, after: str
 ) -> None:
     """Without a note, an engine that does not answer is gone: an operator has removed the note."""
     workspace_id = await bench.create(DesiredState.STANDBY)

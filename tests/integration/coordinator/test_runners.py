@@ -34,7 +34,7 @@ from codehub.domain.workspace import Workspace
 from codehub.host.file_lock import try_lock
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from tests.halfway import sleepy_tar
-from tests.integration.coordinator.conftest import Bench
+from tests.integration.coordinator.conftest import CoordinatorStack
 from tests.services import processes_of
 from tests.trees import give_to_its_user, make_tree, tree_hash
 from tests.waiting import eventually
@@ -44,11 +44,11 @@ MINUTE = timedelta(minutes=1)
 RULES = GcRules(orphan_grace=2 * HOUR, retention=24 * HOUR)
 
 
-def records_of(bench: Bench, epoch: int) -> PostgresLeaderDatabase:
+def records_of(bench: CoordinatorStack, epoch: int) -> PostgresLeaderDatabase:
     return bench.records(epoch, RULES.retention)
 
 
-async def expire(bench: Bench, redis: Redis, epoch: int, now: datetime) -> None:
+async def expire(bench: CoordinatorStack, redis: Redis, epoch: int, now: datetime) -> None:
     """One TTL cycle at this time."""
     records = records_of(bench, epoch)
     rules = TtlRules(TtlDefaults(600, 600), bench.settings.backends, GatewayRules(MINUTE, HOUR))
@@ -62,7 +62,7 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
     await client.aclose()
 
 
-async def running_without_a_leader(bench: Bench) -> tuple[str, int]:
+async def running_without_a_leader(bench: CoordinatorStack) -> tuple[str, int]:
     """Return a RUNNING workspace, and the epoch of a term that the test itself holds."""
     await bench.start()
     workspace_id = await bench.create()
@@ -71,7 +71,7 @@ async def running_without_a_leader(bench: Bench) -> tuple[str, int]:
 
 
 async def report(
-    bench: Bench,
+    bench: CoordinatorStack,
     ago: timedelta = timedelta(0),
     *,
     name: str = "gateway-1",
@@ -83,20 +83,20 @@ async def report(
     return await registry.report(name, flushes, ago, ended=ended)
 
 
-async def is_wished(bench: Bench, workspace_id: str, desired: DesiredState) -> bool:
+async def is_wished(bench: CoordinatorStack, workspace_id: str, desired: DesiredState) -> bool:
     return (await bench.get(workspace_id)).desired_state is desired
 
 
-async def known_gateways(bench: Bench) -> set[str]:
+async def known_gateways(bench: CoordinatorStack) -> set[str]:
     async with bench.engine.connect() as conn:
         return set(await gateway_reports.read_reports(conn))
 
 
-def gc_runner(bench: Bench, epoch: int, providers: Providers | None = None) -> GcRunner:
+def gc_runner(bench: CoordinatorStack, epoch: int, providers: Providers | None = None) -> GcRunner:
     return GcRunner(records_of(bench, epoch), providers or bench.providers, RULES, epoch)
 
 
-async def test_an_idle_workspace_stands_by_then_archives_itself(bench: Bench) -> None:
+async def test_an_idle_workspace_stands_by_then_archives_itself(bench: CoordinatorStack) -> None:
     await bench.start(bench.with_settings(ttl_standby_seconds=2, ttl_archive_seconds=1))
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.ARCHIVED)
@@ -105,7 +105,7 @@ async def test_an_idle_workspace_stands_by_then_archives_itself(bench: Bench) ->
     assert [step for line in story for step in steps if line.startswith(step)] == list(steps), story
 
 
-async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench, redis: Redis) -> None:
+async def test_activity_and_keep_until_hold_a_ttl_off(bench: CoordinatorStack, redis: Redis) -> None:
     workspace_id, epoch = await running_without_a_leader(bench)
     later = datetime.now(UTC) + HOUR
 
@@ -123,14 +123,14 @@ async def test_activity_and_keep_until_hold_a_ttl_off(bench: Bench, redis: Redis
     assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_unreadable_activity_is_unknown_not_idle(bench: Bench) -> None:
+async def test_unreadable_activity_is_unknown_not_idle(bench: CoordinatorStack) -> None:
     workspace_id, epoch = await running_without_a_leader(bench)
     nowhere = Redis(unix_socket_path=str(bench.settings.data_dir / "no-redis.sock"))
     await expire(bench, nowhere, epoch, datetime.now(UTC) + HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
 
 
-async def test_a_redis_that_was_away_for_long_makes_nobody_idle(bench: Bench, redis: Redis) -> None:
+async def test_a_redis_that_was_away_for_long_makes_nobody_idle(bench: CoordinatorStack, redis: Redis) -> None:
     """Its empty set is read before the gateways have handed over what they saw meanwhile."""
     workspace_id, epoch = await running_without_a_leader(bench)
     later = datetime.now(UTC) + HOUR
@@ -149,7 +149,7 @@ async def test_a_redis_that_was_away_for_long_makes_nobody_idle(bench: Bench, re
 
 
 async def test_a_gateway_that_is_lost_is_not_waited_for_and_every_clock_restarts(
-    bench: Bench, redis: Redis
+    bench: CoordinatorStack, redis: Redis
 ) -> None:
     workspace_id, epoch = await running_without_a_leader(bench)
     later = datetime.now(UTC) + HOUR
@@ -165,7 +165,7 @@ async def test_a_gateway_that_is_lost_is_not_waited_for_and_every_clock_restarts
     assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_a_flush_that_redis_has_lost_makes_nobody_idle(bench: Bench, redis: Redis) -> None:
+async def test_a_flush_that_redis_has_lost_makes_nobody_idle(bench: CoordinatorStack, redis: Redis) -> None:
     """It took the use and the report followed; then it came back empty."""
     workspace_id, epoch = await running_without_a_leader(bench)
     later = datetime.now(UTC) + HOUR
@@ -186,7 +186,7 @@ async def test_a_flush_that_redis_has_lost_makes_nobody_idle(bench: Bench, redis
     assert await is_wished(bench, workspace_id, DesiredState.STANDBY)
 
 
-async def test_a_gateway_that_ended_beside_another_restarts_no_clock(bench: Bench, redis: Redis) -> None:
+async def test_a_gateway_that_ended_beside_another_restarts_no_clock(bench: CoordinatorStack, redis: Redis) -> None:
     workspace_id, epoch = await running_without_a_leader(bench)
     await ActivityLog(redis).flush({}, "gateway-1", 7)
     await report(bench, 2 * HOUR, flushes=7, ended=True)
@@ -197,7 +197,7 @@ async def test_a_gateway_that_ended_beside_another_restarts_no_clock(bench: Benc
     assert (await ActivityLog(redis).read()).flushes == {}
 
 
-async def test_a_last_flush_that_redis_has_lost_restarts_every_clock(bench: Bench, redis: Redis) -> None:
+async def test_a_last_flush_that_redis_has_lost_restarts_every_clock(bench: CoordinatorStack, redis: Redis) -> None:
     workspace_id, epoch = await running_without_a_leader(bench)
     later = datetime.now(UTC) + HOUR
     await report(bench, flushes=7, ended=True)
@@ -209,7 +209,7 @@ async def test_a_last_flush_that_redis_has_lost_restarts_every_clock(bench: Benc
 
 
 async def test_nobody_stands_by_while_no_gateway_runs_until_the_last_one_is_lost(
-    bench: Bench, redis: Redis
+    bench: CoordinatorStack, redis: Redis
 ) -> None:
     workspace_id, epoch = await running_without_a_leader(bench)
     later = datetime.now(UTC) + HOUR
@@ -227,7 +227,7 @@ async def test_nobody_stands_by_while_no_gateway_runs_until_the_last_one_is_lost
 
 
 async def test_a_start_that_took_longer_than_the_ttl_is_used_before_it_is_idle(
-    bench: Bench, redis: Redis
+    bench: CoordinatorStack, redis: Redis
 ) -> None:
     workspace_id, epoch = await running_without_a_leader(bench)
     ready = datetime.now(UTC)
@@ -240,7 +240,7 @@ async def test_a_start_that_took_longer_than_the_ttl_is_used_before_it_is_idle(
     assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_a_redis_that_hangs_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_redis_that_hangs_is_given_up(bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_backend, "REDIS_TIMEOUT", 0.2)
     term = await campaign(bench.settings.database_url, "test")
     assert term is not None
@@ -252,7 +252,7 @@ async def test_a_redis_that_hangs_is_given_up(bench: Bench, monkeypatch: pytest.
     await term.resign()
 
 
-async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(bench: Bench) -> None:
+async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(bench: CoordinatorStack) -> None:
     store = bench.settings.data_dir / "archives"
     store.rename(store.with_name("away"))
     await bench.start(bench.with_settings(ttl_archive_seconds=1))
@@ -270,14 +270,14 @@ async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(b
     await redis.aclose()
 
 
-async def test_a_late_runner_changes_nothing(bench: Bench, redis: Redis) -> None:
+async def test_a_late_runner_changes_nothing(bench: CoordinatorStack, redis: Redis) -> None:
     workspace_id, epoch = await running_without_a_leader(bench)
     with pytest.raises(StaleLeader):
         await expire(bench, redis, epoch - 1, datetime.now(UTC) + HOUR)
     assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
 
 
-async def test_gc_removes_a_replaced_archive_only_after_its_grace(bench: Bench) -> None:
+async def test_gc_removes_a_replaced_archive_only_after_its_grace(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
@@ -299,7 +299,7 @@ async def test_gc_removes_a_replaced_archive_only_after_its_grace(bench: Bench) 
     assert removed is not None
 
 
-async def test_gc_removes_audit_entries_after_their_retention_and_not_before(bench: Bench) -> None:
+async def test_gc_removes_audit_entries_after_their_retention_and_not_before(bench: CoordinatorStack) -> None:
     epoch = await bench.take_office()
     now, day = datetime.now(UTC), 24 * HOUR
     row = {"actor_name": "x", "actor_kind": "cli", "action": "user.deleted", "outcome": "success"}
@@ -318,7 +318,7 @@ async def test_gc_removes_audit_entries_after_their_retention_and_not_before(ben
     assert await left() == 2
 
 
-async def add_entries(bench: Bench, workspace_id: str, count: int) -> None:
+async def add_entries(bench: CoordinatorStack, workspace_id: str, count: int) -> None:
     now = datetime.now(UTC)
     entry = {"workspace_id": workspace_id, "at": now, "actor": "u1", "event": "wish"}
     async with bench.engine.begin() as conn:
@@ -326,7 +326,7 @@ async def add_entries(bench: Bench, workspace_id: str, count: int) -> None:
 
 
 async def test_gc_keeps_the_newest_entries_of_a_timeline(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each wish adds one: starting and stopping a workspace without end must not fill the database."""
     long, short = [await bench.create(DesiredState.ARCHIVED) for _ in range(2)]
@@ -339,7 +339,7 @@ async def test_gc_keeps_the_newest_entries_of_a_timeline(
 
 
 async def test_gc_removes_the_timelines_of_purged_workspaces_and_no_others(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are shown no more. Those that an earlier version purged go as well."""
     purged, in_trash, living = [await bench.create(DesiredState.ARCHIVED) for _ in range(3)]
@@ -356,7 +356,7 @@ async def test_gc_removes_the_timelines_of_purged_workspaces_and_no_others(
     assert [len(await bench.story(each)) for each in (purged, in_trash, living)] == [0, 6, 6]
 
 
-async def test_a_slow_store_does_not_cost_the_leader_its_office(bench: Bench) -> None:
+async def test_a_slow_store_does_not_cost_the_leader_its_office(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.ARCHIVED)
     await bench.until_phase(workspace_id, Phase.ARCHIVED)
@@ -380,7 +380,7 @@ async def test_a_slow_store_does_not_cost_the_leader_its_office(bench: Bench) ->
     await term.resign()
 
 
-async def test_an_archive_whose_workspace_is_locked_does_not_stop_the_rest(bench: Bench) -> None:
+async def test_an_archive_whose_workspace_is_locked_does_not_stop_the_rest(bench: CoordinatorStack) -> None:
     await bench.start()
     locked, other = [await bench.create(DesiredState.ARCHIVED) for _ in range(2)]
     for workspace_id in (locked, other):
@@ -398,7 +398,7 @@ async def test_an_archive_whose_workspace_is_locked_does_not_stop_the_rest(bench
     assert await bench.providers.archives.list() == []
 
 
-async def test_the_trash_is_purged_after_its_retention_and_not_before(bench: Bench) -> None:
+async def test_the_trash_is_purged_after_its_retention_and_not_before(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create()
     await bench.until_phase(workspace_id, Phase.RUNNING)
@@ -417,7 +417,7 @@ async def test_the_trash_is_purged_after_its_retention_and_not_before(bench: Ben
     assert await bench.providers.archives.list() == []
 
 
-async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(bench: Bench) -> None:
+async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
     await bench.until_phase(workspace_id, Phase.STANDBY)
@@ -442,7 +442,7 @@ async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(b
     assert (home / "work").read_text() == "precious"
 
 
-async def test_what_a_killed_starter_has_left_of_a_job_goes(bench: Bench) -> None:
+async def test_what_a_killed_starter_has_left_of_a_job_goes(bench: CoordinatorStack) -> None:
     """Nobody starts it again: its home has been cleared by another."""
     jobs = bench.settings.data_dir / "jobs"
     for name in ("w1-clear", "w2-clear", "w3-clear", "lost+found", "notes"):
@@ -460,7 +460,7 @@ async def test_what_a_killed_starter_has_left_of_a_job_goes(bench: Bench) -> Non
     assert {path.name for path in jobs.iterdir()} == {"lost+found", "notes", "a-file"}
 
 
-async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_ones_go(bench: Bench) -> None:
+async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_ones_go(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
     await bench.until_phase(workspace_id, Phase.STANDBY)
@@ -488,7 +488,7 @@ async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_o
     assert await left_after(28) == (False, False)
 
 
-async def test_gc_leaves_everything_alone_when_the_store_is_not_ours(bench: Bench) -> None:
+async def test_gc_leaves_everything_alone_when_the_store_is_not_ours(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.ARCHIVED)
     await bench.until_phase(workspace_id, Phase.ARCHIVED)
@@ -503,7 +503,7 @@ async def test_gc_leaves_everything_alone_when_the_store_is_not_ours(bench: Benc
     assert list((bench.settings.data_dir / "archives" / workspace_id).rglob("home.tar.zst"))
 
 
-async def full_home(bench: Bench, workspace_id: str) -> tuple[Path, str]:
+async def full_home(bench: CoordinatorStack, workspace_id: str) -> tuple[Path, str]:
     """A home that takes a moment to move, and its hash."""
     await bench.until_phase(workspace_id, Phase.STANDBY)
     home = await bench.home(workspace_id)
@@ -514,7 +514,7 @@ async def full_home(bench: Bench, workspace_id: str) -> tuple[Path, str]:
     return home, tree_hash(home)
 
 
-async def halfway(bench: Bench, workspace_id: str, wish: DesiredState, reached: Callable[[], object]) -> None:
+async def halfway(bench: CoordinatorStack, workspace_id: str, wish: DesiredState, reached: Callable[[], object]) -> None:
     """The wish's job in the middle of its work, where it stays until it is killed."""
     with sleepy_tar():
         await bench.wish(workspace_id, wish)
@@ -524,7 +524,7 @@ async def halfway(bench: Bench, workspace_id: str, wish: DesiredState, reached: 
     assert fact is not None and fact.state is JobState.RUNNING
 
 
-async def cancel(bench: Bench, workspace_id: str) -> Workspace:
+async def cancel(bench: CoordinatorStack, workspace_id: str) -> Workspace:
     """The workspace at rest; its job is dead."""
     async with bench.engine.begin() as conn:
         await gate.cancel(conn, workspace_id, actor="u1", now=datetime.now(UTC))
@@ -535,7 +535,7 @@ async def cancel(bench: Bench, workspace_id: str) -> Workspace:
     return rested
 
 
-async def test_a_cancelled_archive_leaves_the_home_where_it_is(bench: Bench) -> None:
+async def test_a_cancelled_archive_leaves_the_home_where_it_is(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
     home, before = await full_home(bench, workspace_id)
@@ -552,7 +552,7 @@ async def test_a_cancelled_archive_leaves_the_home_where_it_is(bench: Bench) -> 
     await bench.reach(workspace_id, DesiredState.ARCHIVED)
 
 
-async def test_a_cancelled_restore_leaves_the_archive_where_it_is(bench: Bench) -> None:
+async def test_a_cancelled_restore_leaves_the_archive_where_it_is(bench: CoordinatorStack) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
     home, before = await full_home(bench, workspace_id)

@@ -14,7 +14,7 @@ from codehub.coordinator.main import make_runtime
 from codehub.domain.gc import GcRules
 from codehub.domain.states import Phase
 from codehub.runtimes.base import Runtime, WorkloadSpec
-from tests.integration.coordinator.conftest import UID_BASE, Bench
+from tests.integration.coordinator.conftest import UID_BASE, CoordinatorStack
 from tests.services import short_temp_dir
 
 GRACE = timedelta(hours=2)
@@ -29,7 +29,7 @@ STRAYS_UID = UID_BASE + 9_000 if os.geteuid() == 0 else None
 class StrayFixture:
     """A container without a row on our runtime, and one of the same name on another installation's."""
 
-    bench: Bench
+    bench: CoordinatorStack
     elsewhere: Runtime
 
     async def start_stray(self, runtime: Runtime, home: Path) -> None:
@@ -46,7 +46,7 @@ class StrayFixture:
 
 
 @pytest.fixture
-async def fixture(bench: Bench) -> AsyncIterator[StrayFixture]:
+async def fixture(bench: CoordinatorStack) -> AsyncIterator[StrayFixture]:
     place = short_temp_dir()
     elsewhere = make_runtime(bench.with_settings(data_dir=place), "another-installation")
     made = StrayFixture(bench, elsewhere)

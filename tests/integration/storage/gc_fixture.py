@@ -22,7 +22,7 @@ from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.jobs.spec import JobSpec
 from tests.faults import FaultyProxy
 from tests.halfway import sleepy_tar
-from tests.integration.coordinator.conftest import INSTALLATION, Bench
+from tests.integration.coordinator.conftest import INSTALLATION, CoordinatorStack
 from tests.waiting import eventually
 
 HOUR = timedelta(hours=1)
@@ -37,7 +37,7 @@ WHOLE = len(CONTENT) + len(f"sha256:{SHA}\nbytes=100 unpacked=10 entries=1\n")
 class GcFixture:
     """One installation whose archives and rows a test lays out by hand."""
 
-    def __init__(self, bench: Bench, url: str, proxy: FaultyProxy | None) -> None:
+    def __init__(self, bench: CoordinatorStack, url: str, proxy: FaultyProxy | None) -> None:
         bench.settings = bench.with_settings(archive_url=url)
         bench.providers = make_providers(bench.settings, INSTALLATION)
         self.bench, self.url, self.proxy = bench, url, proxy

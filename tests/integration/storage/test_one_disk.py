@@ -17,7 +17,7 @@ from codehub.domain.workspace import Workspace
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import has_result, read_ended, reserve_result_space
 from codehub.storage.jobs.spec import dump_spec
-from tests.integration.coordinator.conftest import LIMITS, Bench, new_bench
+from tests.integration.coordinator.conftest import LIMITS, CoordinatorStack, new_bench
 from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, storage_at, small_disk
 from tests.integration.storage.test_full_disk import fill
 from tests.trees import give_to_its_user, tree_hash
@@ -134,26 +134,26 @@ def test_room_for_a_result_is_not_a_result(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-async def bench(disk: Disk, database_url: str, redis_url: str) -> AsyncIterator[Bench]:
+async def bench(disk: Disk, database_url: str, redis_url: str) -> AsyncIterator[CoordinatorStack]:
     """A coordinator's, with everything that is not the database on the disk."""
     async with new_bench(database_url, redis_url, within=disk.path) as bench:
         yield bench
 
 
-async def recovered(bench: Bench, workspace_id: str, phase: Phase) -> None:
+async def recovered(bench: CoordinatorStack, workspace_id: str, phase: Phase) -> None:
     async with bench.engine.begin() as conn:
         now = datetime.now(UTC)
         await gate.recover(conn, workspace_id, actor="u1", limits=LIMITS, source=None, now=now)
     await bench.until_phase(workspace_id, phase)
 
 
-async def in_error(bench: Bench, workspace_id: str, desired: DesiredState) -> Workspace:
+async def in_error(bench: CoordinatorStack, workspace_id: str, desired: DesiredState) -> Workspace:
     await bench.wish(workspace_id, desired)
     return await bench.until(workspace_id, lambda w: w.phase is Phase.ERROR and w.operation is Operation.NONE)
 
 
 async def test_a_full_disk_is_told_to_the_owner_and_a_recovery_goes_on_once_there_is_room(
-    disk: Disk, bench: Bench
+    disk: Disk, bench: CoordinatorStack
 ) -> None:
     await bench.start()
     workspace_id = await bench.create(DesiredState.STANDBY)
@@ -181,7 +181,7 @@ async def test_a_full_disk_is_told_to_the_owner_and_a_recovery_goes_on_once_ther
     assert tree_hash(home) == before
 
 
-async def test_an_archive_leaves_a_quarter_of_the_reserve(disk: Disk, bench: Bench) -> None:
+async def test_an_archive_leaves_a_quarter_of_the_reserve(disk: Disk, bench: CoordinatorStack) -> None:
     """Restores and starts keep all of it; archiving is what makes room."""
     await bench.start(bench.with_settings(disk_reserve_bytes=32 << 20))
     workspace_id = await bench.create(DesiredState.STANDBY)
