@@ -224,12 +224,12 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
 
 @pytest.fixture
 async def bench(database_url: str, redis_url: str) -> AsyncIterator[CoordinatorStack]:
-    async with new_bench(database_url, redis_url) as bench:
+    async with new_stack(database_url, redis_url) as bench:
         yield bench
 
 
 @asynccontextmanager
-async def new_bench(database_url: str, redis_url: str, within: Path = Path("/tmp")) -> AsyncIterator[CoordinatorStack]:
+async def new_stack(database_url: str, redis_url: str, within: Path = Path("/tmp")) -> AsyncIterator[CoordinatorStack]:
     data_dir = short_temp_dir(within)
     (data_dir / "images.toml").write_text(images_toml())
     settings = load(

@@ -9,7 +9,7 @@ from structlog.testing import CapturingLogger
 
 from codehub.coordinator import leadership_loop
 from codehub.domain.states import DesiredState, Phase
-from tests.integration.coordinator.conftest import new_bench
+from tests.integration.coordinator.conftest import new_stack
 from tests.selection import EVERYTHING
 from tests.services import Services
 from tests.waiting import PATIENCE, until
@@ -25,7 +25,7 @@ async def test_a_database_that_dies_costs_the_office_and_no_more(
     own_services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = await own_services.migrated_database()
-    async with new_bench(url, own_services.redis.url) as bench:
+    async with new_stack(url, own_services.redis.url) as bench:
         await bench.start()
         workspace_id = await bench.create()
         before = await bench.until_phase(workspace_id, Phase.RUNNING)

@@ -20,7 +20,7 @@ from codehub.domain.workspace import Workspace
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.private_paths import make_dir
 from codehub.storage.volumes.local_volumes import LocalVolumes
-from tests.integration.coordinator.conftest import CoordinatorStack, new_bench
+from tests.integration.coordinator.conftest import CoordinatorStack, new_stack
 from tests.integration.storage.conftest import quota_disk, small_disk
 from tests.integration.storage.test_one_disk import Disk
 from tests.services import TOOLS_DIR, short_temp_dir
@@ -40,7 +40,7 @@ async def disk() -> AsyncIterator[Disk]:
 
 @pytest.fixture
 async def bench(disk: Disk, database_url: str, redis_url: str) -> AsyncIterator[CoordinatorStack]:
-    async with new_bench(database_url, redis_url, within=disk.path) as bench:
+    async with new_stack(database_url, redis_url, within=disk.path) as bench:
         yield bench
 
 
@@ -143,7 +143,7 @@ async def test_the_home_with_the_most_files_is_stopped_before_the_inodes_are_use
     place = short_temp_dir(Path("/tmp"))
     async with (
         small_disk(place / "d", 64, inodes=4000),
-        new_bench(database_url, redis_url, within=place / "d") as bench,
+        new_stack(database_url, redis_url, within=place / "d") as bench,
     ):
         await bench.start(
             bench.with_settings(disk_reserve_files=1000, disk_grace_seconds=1, coordinator_disk_interval=0.2)
@@ -239,7 +239,7 @@ async def test_a_process_that_writes_without_end_is_stopped_and_postgresql_besid
         await postgres.start()
         try:
             await migrate.upgrade(postgres.url)
-            async with new_bench(postgres.url, redis_url, within=disk.path) as bench:
+            async with new_stack(postgres.url, redis_url, within=disk.path) as bench:
                 await bench.start(
                     bench.with_settings(
                         disk_reserve_bytes=128 * MIB, disk_grace_seconds=1, coordinator_disk_interval=0.2
@@ -268,7 +268,7 @@ async def test_a_workspace_ends_at_its_quota_and_its_full_home_starts_again(
 ) -> None:
     quota = 80 * MIB
     with quota_disk() as place:
-        async with new_bench(database_url, redis_url, within=place) as bench:
+        async with new_stack(database_url, redis_url, within=place) as bench:
             await bench.start(bench.with_settings(home_quota_bytes=quota, coordinator_disk_interval=0.2,
                                                   disk_reserve_bytes=100 * MIB))  # fmt: skip
             full, other = await bench.create(image="writer"), await bench.create()

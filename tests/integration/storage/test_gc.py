@@ -17,7 +17,7 @@ from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, RestoreJob
 from tests.faults import Fault, FaultyProxy
-from tests.integration.coordinator.conftest import INSTALLATION, new_bench
+from tests.integration.coordinator.conftest import INSTALLATION, new_stack
 from tests.integration.storage.gc_fixture import CONTENT, GENERATION, HOUR, NOW, SHA, WHOLE, GcFixture
 from tests.s3 import S3Server, use
 
@@ -27,7 +27,7 @@ IN_A_DIRECTORY = pytest.mark.parametrize("gc", ["directory"], indirect=True)
 
 @pytest.fixture(params=["directory", "s3"])
 async def gc(request: pytest.FixtureRequest, database_url: str, redis_url: str) -> AsyncIterator[GcFixture]:
-    async with new_bench(database_url, redis_url) as bench:
+    async with new_stack(database_url, redis_url) as bench:
         if request.param == "directory":
             yield GcFixture(bench, f"file://{bench.settings.data_dir}/archives", None)
             return

@@ -17,7 +17,7 @@ from codehub.domain.workspace import Workspace
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import has_result, read_ended, reserve_result_space
 from codehub.storage.jobs.spec import dump_spec
-from tests.integration.coordinator.conftest import LIMITS, CoordinatorStack, new_bench
+from tests.integration.coordinator.conftest import LIMITS, CoordinatorStack, new_stack
 from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, storage_at, small_disk
 from tests.integration.storage.test_full_disk import fill
 from tests.trees import give_to_its_user, tree_hash
@@ -136,7 +136,7 @@ def test_room_for_a_result_is_not_a_result(tmp_path: Path) -> None:
 @pytest.fixture
 async def bench(disk: Disk, database_url: str, redis_url: str) -> AsyncIterator[CoordinatorStack]:
     """A coordinator's, with everything that is not the database on the disk."""
-    async with new_bench(database_url, redis_url, within=disk.path) as bench:
+    async with new_stack(database_url, redis_url, within=disk.path) as bench:
         yield bench
 
 
