@@ -223,9 +223,9 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
 
 
 @pytest.fixture
-async def bench(database_url: str, redis_url: str) -> AsyncIterator[CoordinatorStack]:
-    async with new_stack(database_url, redis_url) as bench:
-        yield bench
+async def stack(database_url: str, redis_url: str) -> AsyncIterator[CoordinatorStack]:
+    async with new_stack(database_url, redis_url) as stack:
+        yield stack
 
 
 @asynccontextmanager
@@ -258,16 +258,16 @@ async def new_stack(database_url: str, redis_url: str, within: Path = Path("/tmp
     async with engine.begin() as conn:
         await conn.execute(users.insert().values(id="u1", username="one", password_hash="x", role="user"))
     async with open_pool(database_url, 3, LOCK_TIMEOUT) as pool:
-        bench = CoordinatorStack(settings, engine, pool)
-        yield bench
-        await bench.stop()
-    for workspace_id in await bench.providers.runtime.observe():
+        stack = CoordinatorStack(settings, engine, pool)
+        yield stack
+        await stack.stop()
+    for workspace_id in await stack.providers.runtime.observe():
         try:
-            await bench.delete_container(workspace_id)
+            await stack.delete_container(workspace_id)
         except RuntimeFailure as error:
             pytest.fail(f"a container stayed behind: {error}")
-    for job_id in await bench.providers.jobs.list():
-        await bench.providers.jobs.cancel(job_id)
+    for job_id in await stack.providers.jobs.list():
+        await stack.providers.jobs.cancel(job_id)
     await engine.dispose()
     await asyncio.get_running_loop().shutdown_default_executor()  # what it was told to do is not cancelled
     shutil.rmtree(data_dir)

@@ -25,12 +25,12 @@ async def test_a_database_that_dies_costs_the_office_and_no_more(
     own_services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = await own_services.migrated_database()
-    async with new_stack(url, own_services.redis.url) as bench:
-        await bench.start()
-        workspace_id = await bench.create()
-        before = await bench.until_phase(workspace_id, Phase.RUNNING)
+    async with new_stack(url, own_services.redis.url) as stack:
+        await stack.start()
+        workspace_id = await stack.create()
+        before = await stack.until_phase(workspace_id, Phase.RUNNING)
         for _ in range(2 if EVERYTHING else 1):
-            async with bench.engine.connect() as conn:
+            async with stack.engine.connect() as conn:
                 await conn.execute(text("CHECKPOINT"))  # the tests' server does not write through
             assert own_services.postgres.process is not None
             logger = CapturingLogger()
@@ -42,9 +42,9 @@ async def test_a_database_that_dies_costs_the_office_and_no_more(
                 "the leadership to be given up",
             )
             await own_services.postgres.start()
-            await bench.engine.dispose()
-            await bench.reach(workspace_id, DesiredState.STANDBY)
-            await bench.reach(workspace_id, DesiredState.RUNNING)
-        assert (await bench.get(workspace_id)).home_ctx == before.home_ctx
+            await stack.engine.dispose()
+            await stack.reach(workspace_id, DesiredState.STANDBY)
+            await stack.reach(workspace_id, DesiredState.RUNNING)
+        assert (await stack.get(workspace_id)).home_ctx == before.home_ctx
         async with asyncio.timeout(PATIENCE):
-            await bench.stop()
+            await stack.stop()

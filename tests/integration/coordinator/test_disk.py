@@ -39,26 +39,26 @@ async def disk() -> AsyncIterator[Disk]:
 
 
 @pytest.fixture
-async def bench(disk: Disk, database_url: str, redis_url: str) -> AsyncIterator[CoordinatorStack]:
-    async with new_stack(database_url, redis_url, within=disk.path) as bench:
-        yield bench
+async def stack(disk: Disk, database_url: str, redis_url: str) -> AsyncIterator[CoordinatorStack]:
+    async with new_stack(database_url, redis_url, within=disk.path) as stack:
+        yield stack
 
 
-async def start(bench: CoordinatorStack) -> None:
-    await bench.start(
-        bench.with_settings(disk_reserve_bytes=RESERVE, disk_grace_seconds=1, coordinator_disk_interval=0.2)
+async def start(stack: CoordinatorStack) -> None:
+    await stack.start(
+        stack.with_settings(disk_reserve_bytes=RESERVE, disk_grace_seconds=1, coordinator_disk_interval=0.2)
     )
 
 
-async def running(bench: CoordinatorStack, megabytes: int) -> str:
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    (await bench.home(workspace_id) / "data").write_bytes(os.urandom(megabytes * MIB))
+async def running(stack: CoordinatorStack, megabytes: int) -> str:
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.RUNNING)
+    (await stack.home(workspace_id) / "data").write_bytes(os.urandom(megabytes * MIB))
     return workspace_id
 
 
-async def record(bench: CoordinatorStack, workspace_id: str) -> HomeRecord | None:
-    async with bench.engine.connect() as conn:
+async def record(stack: CoordinatorStack, workspace_id: str) -> HomeRecord | None:
+    async with stack.engine.connect() as conn:
         query = select(home_sizes).where(home_sizes.c.workspace_id == workspace_id)
         row = (await conn.execute(query)).mappings().one_or_none()
         return None if row is None else to_record(row)
@@ -69,72 +69,72 @@ def waits(workspace: Workspace) -> bool:
 
 
 async def test_the_largest_is_warned_then_stopped_and_its_start_waits_for_room(
-    disk: Disk, bench: CoordinatorStack
+    disk: Disk, stack: CoordinatorStack
 ) -> None:
-    await start(bench)
-    hog, small = await running(bench, 20), await running(bench, 1)
+    await start(stack)
+    hog, small = await running(stack, 20), await running(stack, 1)
     disk.leave(10)
-    await bench.until_phase(hog, Phase.STANDBY)
-    story = await bench.story(hog)
+    await stack.until_phase(hog, Phase.STANDBY)
+    story = await stack.story(hog)
     warned = next(line for line in story if line.startswith("warned: Warning: the disk has"))
     stopped = next(line for line in story if line.startswith("stopped: Stopped: the disk has"))
     assert story.index(warned) < story.index(stopped)
     assert "(reserve 16 MiB) and this home has 2" in stopped
-    assert (await bench.home(hog) / "data").stat().st_size == 20 * MIB
-    known = await record(bench, hog)
+    assert (await stack.home(hog) / "data").stat().st_size == 20 * MIB
+    known = await record(stack, hog)
     assert known is not None
     assert f"stopped: {known.notice}" == stopped
     assert [entry.name for entry in known.size.largest] == ["data"]
 
-    await bench.wish(hog, DesiredState.RUNNING)
-    waiting = await bench.until(hog, waits)
+    await stack.wish(hog, DesiredState.RUNNING)
+    waiting = await stack.until(hog, waits)
     assert (waiting.operation, waiting.error_count, waiting.error_reason) == (Operation.STARTING, 0, None)
-    assert (await bench.get(small)).phase is Phase.RUNNING
-    assert not any("disk" in line for line in await bench.story(small))
+    assert (await stack.get(small)).phase is Phase.RUNNING
+    assert not any("disk" in line for line in await stack.story(small))
 
     disk.make_room()
-    ready = await bench.until_phase(hog, Phase.RUNNING)
+    ready = await stack.until_phase(hog, Phase.RUNNING)
     assert ready.error_message is None
 
     async def cleared() -> bool:
-        known = await record(bench, hog)
+        known = await record(stack, hog)
         return known is not None and known.notice is None and known.stopped_at is None
 
     await eventually(cleared, "the notice to go once the workspace runs again")
 
 
-async def test_a_restore_waits_for_room_and_goes_on(disk: Disk, bench: CoordinatorStack) -> None:
-    await start(bench)
-    workspace_id = await bench.create(DesiredState.ARCHIVED)
-    await bench.until_phase(workspace_id, Phase.ARCHIVED)
+async def test_a_restore_waits_for_room_and_goes_on(disk: Disk, stack: CoordinatorStack) -> None:
+    await start(stack)
+    workspace_id = await stack.create(DesiredState.ARCHIVED)
+    await stack.until_phase(workspace_id, Phase.ARCHIVED)
     disk.leave(10)
-    await bench.wish(workspace_id, DesiredState.RUNNING)
-    waiting = await bench.until(workspace_id, waits)
+    await stack.wish(workspace_id, DesiredState.RUNNING)
+    waiting = await stack.until(workspace_id, waits)
     assert (waiting.operation, waiting.error_count) == (Operation.RESTORING, 0)
     disk.make_room()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
+    await stack.until_phase(workspace_id, Phase.RUNNING)
 
 
 async def test_a_start_that_waits_too_long_gives_its_wish_back_without_an_error(
-    disk: Disk, bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it waits it cannot be archived, which is what would make room."""
     monkeypatch.setattr(steps, "START_WAITS", timedelta(seconds=1))
-    await start(bench)
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
+    await start(stack)
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
     disk.leave(10)
-    await bench.wish(workspace_id, DesiredState.RUNNING)
-    given_up = await bench.until(
+    await stack.wish(workspace_id, DesiredState.RUNNING)
+    given_up = await stack.until(
         workspace_id, lambda w: w.desired_state is DesiredState.STANDBY and w.operation is Operation.NONE
     )
     assert (given_up.phase, given_up.error_reason, given_up.error_count) == (Phase.STANDBY, None, 0)
     assert waits(given_up)
     assert any(
-        line.startswith("cancelled: STARTING was given up.") for line in await bench.story(workspace_id)
+        line.startswith("cancelled: STARTING was given up.") for line in await stack.story(workspace_id)
     )
     disk.make_room()
-    assert (await bench.reach(workspace_id, DesiredState.RUNNING)).error_message is None
+    assert (await stack.reach(workspace_id, DesiredState.RUNNING)).error_message is None
 
 
 async def test_the_home_with_the_most_files_is_stopped_before_the_inodes_are_used_up(
@@ -143,25 +143,25 @@ async def test_the_home_with_the_most_files_is_stopped_before_the_inodes_are_use
     place = short_temp_dir(Path("/tmp"))
     async with (
         small_disk(place / "d", 64, inodes=4000),
-        new_stack(database_url, redis_url, within=place / "d") as bench,
+        new_stack(database_url, redis_url, within=place / "d") as stack,
     ):
-        await bench.start(
-            bench.with_settings(disk_reserve_files=1000, disk_grace_seconds=1, coordinator_disk_interval=0.2)
+        await stack.start(
+            stack.with_settings(disk_reserve_files=1000, disk_grace_seconds=1, coordinator_disk_interval=0.2)
         )
-        large, many = await running(bench, 20), await running(bench, 1)
-        fill_with_files(await bench.home(many), place / "d", leave=800)
-        await bench.until_phase(many, Phase.STANDBY)
+        large, many = await running(stack, 20), await running(stack, 1)
+        fill_with_files(await stack.home(many), place / "d", leave=800)
+        await stack.until_phase(many, Phase.STANDBY)
         stopped = next(
-            line for line in await bench.story(many) if line.startswith("stopped: Stopped: the disk")
+            line for line in await stack.story(many) if line.startswith("stopped: Stopped: the disk")
         )
         assert "can take only " in stopped and " more files (reserve 1,000) and this home has " in stopped
-        assert (await bench.get(large)).phase is Phase.RUNNING
+        assert (await stack.get(large)).phase is Phase.RUNNING
 
-        await bench.wish(many, DesiredState.RUNNING)
-        waiting = await bench.until(many, waits)
+        await stack.wish(many, DesiredState.RUNNING)
+        waiting = await stack.until(many, waits)
         assert "more files, less than the reserve of 1,000" in (waiting.error_message or "")
-        shutil.rmtree(await bench.home(many) / "files")
-        await bench.until_phase(many, Phase.RUNNING)
+        shutil.rmtree(await stack.home(many) / "files")
+        await stack.until_phase(many, Phase.RUNNING)
     shutil.rmtree(place)
 
 
@@ -171,60 +171,60 @@ def fill_with_files(home: Path, disk: Path, *, leave: int) -> None:
         (home / "files" / f"{number}").touch()
 
 
-def runner(bench: CoordinatorStack, epoch: int, volumes: LocalVolumes | None = None) -> DiskWatchdog:
+def runner(stack: CoordinatorStack, epoch: int, volumes: LocalVolumes | None = None) -> DiskWatchdog:
     return DiskWatchdog(
-        bench.records(epoch, timedelta(days=1)),
-        volumes or bench.providers.volumes,
+        stack.records(epoch, timedelta(days=1)),
+        volumes or stack.providers.volumes,
         Reserve(RESERVE),
         timedelta(0),
-        uid_base=bench.settings.workspace_uid_base,
+        uid_base=stack.settings.workspace_uid_base,
         quota_bytes=0,
         clock=lambda: datetime.now(UTC),
     )
 
 
-async def test_a_disk_that_is_not_mounted_stops_nobody(disk: Disk, bench: CoordinatorStack) -> None:
-    await start(bench)
-    hog = await running(bench, 20)
-    epoch = await bench.take_office()
+async def test_a_disk_that_is_not_mounted_stops_nobody(disk: Disk, stack: CoordinatorStack) -> None:
+    await start(stack)
+    hog = await running(stack, 20)
+    epoch = await stack.take_office()
     disk.leave(10)
-    elsewhere = LocalVolumes(bench.settings.data_dir / "volumes", "another-installation")
+    elsewhere = LocalVolumes(stack.settings.data_dir / "volumes", "another-installation")
     for _ in range(3):
-        await runner(bench, epoch, elsewhere).tick()
-    assert (await bench.get(hog)).desired_state is DesiredState.RUNNING
-    assert await record(bench, hog) is None or not (await record(bench, hog)).notice  # type: ignore[union-attr]
+        await runner(stack, epoch, elsewhere).tick()
+    assert (await stack.get(hog)).desired_state is DesiredState.RUNNING
+    assert await record(stack, hog) is None or not (await record(stack, hog)).notice  # type: ignore[union-attr]
 
 
-async def test_only_an_undisturbed_workspace_is_stopped(disk: Disk, bench: CoordinatorStack) -> None:
-    await start(bench)
-    workspace_id = await running(bench, 1)
-    epoch = await bench.take_office()
-    records = bench.records(epoch, timedelta(days=1))
+async def test_only_an_undisturbed_workspace_is_stopped(disk: Disk, stack: CoordinatorStack) -> None:
+    await start(stack)
+    workspace_id = await running(stack, 1)
+    epoch = await stack.take_office()
+    records = stack.records(epoch, timedelta(days=1))
     home = next(item for item in await records.homes() if item.workspace_id == workspace_id)
     notice, now = Notice(workspace_id, "Stopped: a test."), datetime.now(UTC)
 
     earlier = LiveHome(**{**home.__dict__, "phase_changed_at": now})
     assert not await records.stop_for_disk(earlier, notice, now)
-    await bench.wish(workspace_id, DesiredState.ARCHIVED)
+    await stack.wish(workspace_id, DesiredState.ARCHIVED)
     assert not await records.stop_for_disk(home, notice, now)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.ARCHIVED
-    await bench.wish(workspace_id, DesiredState.RUNNING)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.ARCHIVED
+    await stack.wish(workspace_id, DesiredState.RUNNING)
     assert await records.stop_for_disk(home, notice, now)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_measuring_writes_no_workspace_row_and_nothing_that_is_known(disk: Disk, bench: CoordinatorStack) -> None:
-    await start(bench)
-    workspace_id = await running(bench, 2)
-    epoch = await bench.take_office()
-    before = await bench.get(workspace_id)
-    await runner(bench, epoch).tick()
-    known = await record(bench, workspace_id)
+async def test_measuring_writes_no_workspace_row_and_nothing_that_is_known(disk: Disk, stack: CoordinatorStack) -> None:
+    await start(stack)
+    workspace_id = await running(stack, 2)
+    epoch = await stack.take_office()
+    before = await stack.get(workspace_id)
+    await runner(stack, epoch).tick()
+    known = await record(stack, workspace_id)
     assert known is not None
     assert 2 * MIB <= known.size.bytes < 3 * MIB
-    await runner(bench, epoch).tick()
-    assert await record(bench, workspace_id) == known
-    assert await bench.get(workspace_id) == before
+    await runner(stack, epoch).tick()
+    assert await record(stack, workspace_id) == known
+    assert await stack.get(workspace_id) == before
 
 
 async def test_a_process_that_writes_without_end_is_stopped_and_postgresql_beside_it_goes_on(
@@ -239,23 +239,23 @@ async def test_a_process_that_writes_without_end_is_stopped_and_postgresql_besid
         await postgres.start()
         try:
             await migrate.upgrade(postgres.url)
-            async with new_stack(postgres.url, redis_url, within=disk.path) as bench:
-                await bench.start(
-                    bench.with_settings(
+            async with new_stack(postgres.url, redis_url, within=disk.path) as stack:
+                await stack.start(
+                    stack.with_settings(
                         disk_reserve_bytes=128 * MIB, disk_grace_seconds=1, coordinator_disk_interval=0.2
                     )
                 )
-                small = await bench.create()
-                await bench.until_phase(small, Phase.RUNNING)
-                writer = await bench.create(image="writer")
-                await bench.until(writer, lambda w: w.desired_state is DesiredState.STANDBY)
-                await bench.until_phase(writer, Phase.STANDBY)
+                small = await stack.create()
+                await stack.until_phase(small, Phase.RUNNING)
+                writer = await stack.create(image="writer")
+                await stack.until(writer, lambda w: w.desired_state is DesiredState.STANDBY)
+                await stack.until_phase(writer, Phase.STANDBY)
                 assert any(
-                    line.startswith("stopped: Stopped: the disk") for line in await bench.story(writer)
+                    line.startswith("stopped: Stopped: the disk") for line in await stack.story(writer)
                 )
                 assert disk.free_bytes() > 8 * MIB
-                assert (await bench.get(small)).phase is Phase.RUNNING
-                await bench.reach(small, DesiredState.STANDBY)
+                assert (await stack.get(small)).phase is Phase.RUNNING
+                await stack.reach(small, DesiredState.STANDBY)
                 assert postgres.process is not None
                 assert postgres.process.poll() is None
         finally:
@@ -268,21 +268,21 @@ async def test_a_workspace_ends_at_its_quota_and_its_full_home_starts_again(
 ) -> None:
     quota = 80 * MIB
     with quota_disk() as place:
-        async with new_stack(database_url, redis_url, within=place) as bench:
-            await bench.start(bench.with_settings(home_quota_bytes=quota, coordinator_disk_interval=0.2,
+        async with new_stack(database_url, redis_url, within=place) as stack:
+            await stack.start(stack.with_settings(home_quota_bytes=quota, coordinator_disk_interval=0.2,
                                                   disk_reserve_bytes=100 * MIB))  # fmt: skip
-            full, other = await bench.create(image="writer"), await bench.create()
+            full, other = await stack.create(image="writer"), await stack.create()
 
             async def is_full() -> bool:
-                known = await record(bench, full)
+                known = await record(stack, full)
                 return known is not None and known.size.is_full
 
             await eventually(is_full, "the home to be recorded as full")
-            known = await record(bench, full)
+            known = await record(stack, full)
             assert known is not None
             assert (known.size.quota_bytes, known.notice) == (quota, None)
             assert [entry.name for entry in known.size.largest] == ["data"]
-            await bench.until_phase(other, Phase.RUNNING)
-            (await bench.home(other) / "data").write_bytes(bytes(MIB))
-            await bench.reach(full, DesiredState.STANDBY)
-            assert (await bench.reach(full, DesiredState.RUNNING)).error_count == 0
+            await stack.until_phase(other, Phase.RUNNING)
+            (await stack.home(other) / "data").write_bytes(bytes(MIB))
+            await stack.reach(full, DesiredState.STANDBY)
+            assert (await stack.reach(full, DesiredState.RUNNING)).error_count == 0

@@ -38,107 +38,107 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "PATIENCE", PATIENCE)
 
 
-async def look(bench: CoordinatorStack) -> Readiness:
-    return await readiness.check(bench.settings.database_url, bench.settings.redis_url)
+async def look(stack: CoordinatorStack) -> Readiness:
+    return await readiness.check(stack.settings.database_url, stack.settings.redis_url)
 
 
-async def until_degraded(bench: CoordinatorStack, *names: CheckName) -> Readiness:
+async def until_degraded(stack: CoordinatorStack, *names: CheckName) -> Readiness:
     def holds(found: Readiness) -> bool:
         return found.ready and found.degraded == list(names)
 
-    found = await eventually(lambda: look(bench), f"{names or 'nothing'} to be degraded", holds)
+    found = await eventually(lambda: look(stack), f"{names or 'nothing'} to be degraded", holds)
     for name in names:
         assert found.checks[name].remedy == REMEDIES[name]
     return found
 
 
-async def test_a_store_that_is_gone_degrades_and_turns_back(bench: CoordinatorStack) -> None:
-    await bench.start()
-    await until_degraded(bench)
-    archives, away = bench.settings.data_dir / "archives", bench.settings.data_dir / "away"
+async def test_a_store_that_is_gone_degrades_and_turns_back(stack: CoordinatorStack) -> None:
+    await stack.start()
+    await until_degraded(stack)
+    archives, away = stack.settings.data_dir / "archives", stack.settings.data_dir / "away"
     archives.rename(away)
-    found = await until_degraded(bench, CheckName.ARCHIVES)
+    found = await until_degraded(stack, CheckName.ARCHIVES)
     assert "archives" in found.checks[CheckName.ARCHIVES].message
     away.rename(archives)
-    await until_degraded(bench)
+    await until_degraded(stack)
 
 
-async def test_a_root_of_homes_without_its_marker_degrades_and_turns_back(bench: CoordinatorStack) -> None:
-    await bench.start()
-    await until_degraded(bench)
-    marker = bench.settings.data_dir / "volumes" / MARKER
+async def test_a_root_of_homes_without_its_marker_degrades_and_turns_back(stack: CoordinatorStack) -> None:
+    await stack.start()
+    await until_degraded(stack)
+    marker = stack.settings.data_dir / "volumes" / MARKER
     marker.rename(marker.with_name("away"))
-    found = await until_degraded(bench, CheckName.VOLUMES, CheckName.DISK)
+    found = await until_degraded(stack, CheckName.VOLUMES, CheckName.DISK)
     assert MARKER in found.checks[CheckName.VOLUMES].message
     marker.with_name("away").rename(marker)
-    await until_degraded(bench)
+    await until_degraded(stack)
 
 
-async def test_an_alarm_of_gc_stands_until_a_cycle_without_one(bench: CoordinatorStack) -> None:
+async def test_an_alarm_of_gc_stands_until_a_cycle_without_one(stack: CoordinatorStack) -> None:
     """An archive that no workspace of this database ever made: the database may be the wrong one."""
-    place = bench.settings.data_dir / "archives" / WORKSPACE / ARCHIVE
+    place = stack.settings.data_dir / "archives" / WORKSPACE / ARCHIVE
     place.mkdir(parents=True)
     (place / "home.tar.zst").write_bytes(b"an archive")
-    metrics = await bench.start(bench.with_settings(coordinator_gc_interval=0.2))
-    found = await until_degraded(bench, CheckName.GC)
+    metrics = await stack.start(stack.with_settings(coordinator_gc_interval=0.2))
+    found = await until_degraded(stack, CheckName.GC)
     assert "nothing is deleted" in found.checks[CheckName.GC].message
     assert value(metrics, "codehub_gc_alarms_total") >= 1
-    await bench.stop()
+    await stack.stop()
 
-    written = await last_written(bench)
-    await bench.start()  # its first GC comes in a minute: until then the alarm stands
-    await eventually(lambda: last_written(bench), "the next leader to check", lambda at: at > written)
-    assert (await look(bench)).degraded == [CheckName.GC]
-    await bench.stop()
-    await bench.create(DesiredState.ARCHIVED)
-    await bench.start(bench.with_settings(coordinator_gc_interval=0.2))
-    await until_degraded(bench)
+    written = await last_written(stack)
+    await stack.start()  # its first GC comes in a minute: until then the alarm stands
+    await eventually(lambda: last_written(stack), "the next leader to check", lambda at: at > written)
+    assert (await look(stack)).degraded == [CheckName.GC]
+    await stack.stop()
+    await stack.create(DesiredState.ARCHIVED)
+    await stack.start(stack.with_settings(coordinator_gc_interval=0.2))
+    await until_degraded(stack)
 
 
-async def last_written(bench: CoordinatorStack) -> datetime:
-    written: datetime = await bench.pool.fetchval("SELECT max(checked_at) FROM health_checks")
+async def last_written(stack: CoordinatorStack) -> datetime:
+    written: datetime = await stack.pool.fetchval("SELECT max(checked_at) FROM health_checks")
     return written
 
 
-def runner(bench: CoordinatorStack, epoch: int, providers: Providers, reserve: int = 0) -> HealthRunner:
-    records = bench.records(epoch, timedelta(1))
+def runner(stack: CoordinatorStack, epoch: int, providers: Providers, reserve: int = 0) -> HealthRunner:
+    records = stack.records(epoch, timedelta(1))
     gc = GcRunner(records, providers, GcRules(timedelta(1), timedelta(1)), epoch)
     return HealthRunner(records, providers, gc, Reserve(reserve))
 
 
-async def test_a_disk_below_its_reserve_degrades_and_turns_back(bench: CoordinatorStack) -> None:
-    epoch = await bench.take_office()
-    await runner(bench, epoch, bench.providers, reserve=1 << 60).tick()
-    found = await look(bench)
+async def test_a_disk_below_its_reserve_degrades_and_turns_back(stack: CoordinatorStack) -> None:
+    epoch = await stack.take_office()
+    await runner(stack, epoch, stack.providers, reserve=1 << 60).tick()
+    found = await look(stack)
     assert found.degraded == [CheckName.DISK]
     assert "starts and restores wait" in found.checks[CheckName.DISK].message
     assert found.checks[CheckName.DISK].remedy == REMEDIES[CheckName.DISK]
-    await runner(bench, epoch, bench.providers).tick()
-    assert (await look(bench)).degraded == []
+    await runner(stack, epoch, stack.providers).tick()
+    assert (await look(stack)).degraded == []
 
 
-async def test_an_engine_that_does_not_answer_degrades_and_turns_back(bench: CoordinatorStack) -> None:
+async def test_an_engine_that_does_not_answer_degrades_and_turns_back(stack: CoordinatorStack) -> None:
     async def version(_request: web.Request) -> web.Response:
         return web.json_response({"ApiVersion": "1.43", "Version": "24"})
 
-    socket = bench.settings.data_dir / "engine.sock"
+    socket = stack.settings.data_dir / "engine.sock"
     options = DockerOptions(
-        f"unix://{socket}", bench.settings.data_dir, IPv4Network("10.222.0.0/16"), egress=None
+        f"unix://{socket}", stack.settings.data_dir, IPv4Network("10.222.0.0/16"), egress=None
     )
     runtime = DockerRuntime(INSTALLATION, options)
     app = web.Application()
     app.router.add_get("/{path:.*}", version)
     server = web.AppRunner(app, shutdown_timeout=1)
     try:
-        checks = runner(bench, await bench.take_office(), replace(bench.providers, runtime=runtime))
+        checks = runner(stack, await stack.take_office(), replace(stack.providers, runtime=runtime))
         await checks.tick()
-        found = await look(bench)
+        found = await look(stack)
         assert found.degraded == [CheckName.RUNTIME]
         assert f"{socket} does not answer" in found.checks[CheckName.RUNTIME].message
         await server.setup()
         await web.UnixSite(server, str(socket)).start()
         await checks.tick()
-        assert (await look(bench)).degraded == []
+        assert (await look(stack)).degraded == []
     finally:
         await runtime.close()
         await server.cleanup()
@@ -160,47 +160,47 @@ class HangingStore(ArchiveStore):
 
 
 async def test_a_store_that_hangs_delays_no_other_check_and_is_not_asked_twice(
-    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
+    stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health_runner, "CHECK_TIMEOUT", 0.3)
-    store = HangingStore(f"file://{bench.settings.data_dir}/archives", INSTALLATION)
-    checks = runner(bench, await bench.take_office(), replace(bench.providers, archives=store))
+    store = HangingStore(f"file://{stack.settings.data_dir}/archives", INSTALLATION)
+    checks = runner(stack, await stack.take_office(), replace(stack.providers, archives=store))
     for _ in range(2):
         found = await checks.tick()
         assert [name for name, verdict in found.items() if not verdict.ok] == [CheckName.ARCHIVES]
     assert store.calls == 1
-    assert "No answer within" in (await look(bench)).checks[CheckName.ARCHIVES].message
+    assert "No answer within" in (await look(stack)).checks[CheckName.ARCHIVES].message
     store.answers.set()
     monkeypatch.setattr(health_runner, "CHECK_TIMEOUT", PATIENCE)
     await checks.tick()
-    assert (await look(bench)).degraded == []
+    assert (await look(stack)).degraded == []
     checks.close()
 
 
 async def test_results_are_written_when_a_check_turns_and_only_by_the_leader(
-    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
+    stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epoch = await bench.take_office()
-    checks = runner(bench, epoch, bench.providers)
+    epoch = await stack.take_office()
+    checks = runner(stack, epoch, stack.providers)
     await checks.tick()
-    written = await last_written(bench)
+    written = await last_written(stack)
     await checks.tick()
-    assert await last_written(bench) == written
+    assert await last_written(stack) == written
     monkeypatch.setattr(health_runner, "SAVE_EVERY", 0.0)
     await checks.tick()
-    assert await last_written(bench) > written
-    await bench.take_office()
+    assert await last_written(stack) > written
+    await stack.take_office()
     with pytest.raises(StaleLeader):
-        await bench.records(epoch, timedelta(1)).save_health_checks(
+        await stack.records(epoch, timedelta(1)).save_health_checks(
             {CheckName.DISK: CheckResult(False, "late")}
         )
-    assert (await look(bench)).checks[CheckName.DISK].ok
+    assert (await look(stack)).checks[CheckName.DISK].ok
 
 
-async def test_results_that_are_too_old_count_as_unknown(bench: CoordinatorStack) -> None:
-    await runner(bench, await bench.take_office(), bench.providers).tick()
-    await bench.pool.execute("UPDATE health_checks SET checked_at = checked_at - interval '4 minutes'")
-    found = await look(bench)
+async def test_results_that_are_too_old_count_as_unknown(stack: CoordinatorStack) -> None:
+    await runner(stack, await stack.take_office(), stack.providers).tick()
+    await stack.pool.execute("UPDATE health_checks SET checked_at = checked_at - interval '4 minutes'")
+    found = await look(stack)
     assert found.ready and len(found.degraded) == 5
     assert found.checks[CheckName.DISK].message.startswith("Unknown: last checked 4 minutes ago")
 
@@ -212,15 +212,15 @@ def reached(metrics: Metrics, expected: float, name: str, **labels: str) -> Call
     return seen
 
 
-async def test_a_workspaces_life_is_counted(bench: CoordinatorStack) -> None:
-    metrics = await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    (await bench.home(workspace_id) / "file").write_bytes(os.urandom(100_000))
+async def test_a_workspaces_life_is_counted(stack: CoordinatorStack) -> None:
+    metrics = await stack.start()
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.RUNNING)
+    (await stack.home(workspace_id) / "file").write_bytes(os.urandom(100_000))
     assert value(metrics, "codehub_coordinator_leader") == 1
     assert value(metrics, "codehub_coordinator_epoch") >= 1
-    await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    await bench.reach(workspace_id, DesiredState.STANDBY)
+    await stack.reach(workspace_id, DesiredState.ARCHIVED)
+    await stack.reach(workspace_id, DesiredState.STANDBY)
     outcomes = {"PROVISIONING": 1, "STARTING": 1, "STOPPING": 1, "ARCHIVING": 1, "RESTORING": 1}
     for operation, count in outcomes.items():
         labels = {"operation": operation, "outcome": "finished"}
@@ -236,16 +236,16 @@ async def test_a_workspaces_life_is_counted(bench: CoordinatorStack) -> None:
     assert value(metrics, "codehub_health_check", check="disk") == 1
     page = metrics.exposition()[0].decode()
     assert workspace_id not in page and "u1" not in page
-    await bench.stop()
+    await stack.stop()
     assert value(metrics, "codehub_coordinator_leader") == 0
 
 
 async def test_a_ttl_that_fires_and_a_failed_tick_are_counted(
-    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
+    stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics = await bench.start(bench.with_settings(ttl_standby_seconds=1))
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.STANDBY)
+    metrics = await stack.start(stack.with_settings(ttl_standby_seconds=1))
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.STANDBY)
     await eventually(
         reached(metrics, 1, "codehub_ttl_expirations_total", desired_state="STANDBY"), "the TTL to be counted"
     )
@@ -261,31 +261,31 @@ async def test_a_ttl_that_fires_and_a_failed_tick_are_counted(
     await eventually(counted, "the failed tick to be counted")
 
 
-async def test_the_bytes_that_gc_frees_are_counted(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    (await bench.home(workspace_id) / "file").write_bytes(os.urandom(100_000))
-    await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    (replaced,) = await bench.providers.archives.list()
-    await bench.reach(workspace_id, DesiredState.STANDBY)
-    await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    await bench.stop()
-    metrics = await bench.start(bench.with_settings(coordinator_gc_interval=0.5, gc_orphan_grace_seconds=0))
+async def test_the_bytes_that_gc_frees_are_counted(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.RUNNING)
+    (await stack.home(workspace_id) / "file").write_bytes(os.urandom(100_000))
+    await stack.reach(workspace_id, DesiredState.ARCHIVED)
+    (replaced,) = await stack.providers.archives.list()
+    await stack.reach(workspace_id, DesiredState.STANDBY)
+    await stack.reach(workspace_id, DesiredState.ARCHIVED)
+    await stack.stop()
+    metrics = await stack.start(stack.with_settings(coordinator_gc_interval=0.5, gc_orphan_grace_seconds=0))
     await eventually(
         reached(metrics, replaced.bytes, "codehub_gc_freed_bytes_total"), "the freed bytes to be counted"
     )
     assert replaced.bytes > 100_000
-    assert len(await bench.providers.archives.list()) == 1
+    assert len(await stack.providers.archives.list()) == 1
 
 
 async def test_a_decision_that_was_overtaken_is_counted(
-    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
+    stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner's wish is committed between the leader's reading of a row and its own write."""
-    metrics = await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
+    metrics = await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
     observe = Observer.observe
     overtaken = False
 
@@ -293,10 +293,10 @@ async def test_a_decision_that_was_overtaken_is_counted(
         nonlocal overtaken
         if workspace.desired_state is DesiredState.RUNNING and not overtaken:
             overtaken = True
-            await bench.wish(workspace_id, DesiredState.STANDBY)
+            await stack.wish(workspace_id, DesiredState.STANDBY)
         return await observe(self, workspace, now)
 
     monkeypatch.setattr(Observer, "observe", overtake)
-    await bench.wish(workspace_id, DesiredState.RUNNING)
+    await stack.wish(workspace_id, DesiredState.RUNNING)
     await eventually(reached(metrics, 1, "codehub_coordinator_cas_losses_total"), "the loss to be counted")
-    await bench.until_phase(workspace_id, Phase.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)

@@ -27,8 +27,8 @@ class Fault:
 
 
 def goes_away(name: str) -> Callable[[CoordinatorStack, Workspace, Path], None]:
-    def happens(bench: CoordinatorStack, _workspace: Workspace, _home: Path) -> None:
-        place = bench.settings.data_dir / name
+    def happens(stack: CoordinatorStack, _workspace: Workspace, _home: Path) -> None:
+        place = stack.settings.data_dir / name
         place.rename(place.with_name(f"{name}-away"))
 
     return happens
@@ -43,13 +43,13 @@ def fence_is_damaged(_bench: CoordinatorStack, _workspace: Workspace, home: Path
     (home.parent / ".fence").write_text("noise")
 
 
-def archive_is_damaged(bench: CoordinatorStack, workspace: Workspace, _home: Path) -> None:
+def archive_is_damaged(stack: CoordinatorStack, workspace: Workspace, _home: Path) -> None:
     assert workspace.archive_key is not None
-    (bench.settings.data_dir / "archives" / workspace.archive_key).write_bytes(b"noise")
+    (stack.settings.data_dir / "archives" / workspace.archive_key).write_bytes(b"noise")
 
 
-def runtime_directory_is_a_file(bench: CoordinatorStack, workspace: Workspace, _home: Path) -> None:
-    (bench.settings.data_dir / "runtime" / workspace.id).write_text("")
+def runtime_directory_is_a_file(stack: CoordinatorStack, workspace: Workspace, _home: Path) -> None:
+    (stack.settings.data_dir / "runtime" / workspace.id).write_text("")
 
 
 def nothing(_bench: CoordinatorStack, _workspace: Workspace, _home: Path) -> None:
@@ -67,34 +67,34 @@ FAULTS = {
 }
 
 
-async def shown(bench: CoordinatorStack, workspace_id: str) -> str:
+async def shown(stack: CoordinatorStack, workspace_id: str) -> str:
     """All that the API and the pages show of a workspace, with its timeline."""
     async with (
-        bench.engine.begin() as conn
+        stack.engine.begin() as conn
     ):  # as a wish does: the hint of one is lost before the leader listens
         hint = json.dumps({"id": workspace_id, "user_id": "u1"})
         await conn.execute(text("SELECT pg_notify('ws_wake', :hint)"), {"hint": hint})
-    workspace = await bench.get(workspace_id)
+    workspace = await stack.get(workspace_id)
     conditions = [f"{fact.reason}: {fact.message}" for fact in workspace.conditions.values()]
-    return "\n".join([workspace.error_message or "", *conditions, *await bench.story(workspace_id)])
+    return "\n".join([workspace.error_message or "", *conditions, *await stack.story(workspace_id)])
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-async def test_a_failure_shows_no_path_of_the_host(bench: CoordinatorStack, fault: Fault) -> None:
-    await bench.start()
-    workspace_id = await bench.create(fault.at, image=fault.image)
-    workspace = await bench.until_phase(workspace_id, Phase(fault.at.value))
-    await bench.stop()
-    fault.happens(bench, workspace, await bench.home(workspace_id))
+async def test_a_failure_shows_no_path_of_the_host(stack: CoordinatorStack, fault: Fault) -> None:
+    await stack.start()
+    workspace_id = await stack.create(fault.at, image=fault.image)
+    workspace = await stack.until_phase(workspace_id, Phase(fault.at.value))
+    await stack.stop()
+    fault.happens(stack, workspace, await stack.home(workspace_id))
     try:
-        await bench.start()
-        await bench.wish(workspace_id, fault.then)
+        await stack.start()
+        await stack.wish(workspace_id, fault.then)
         seen = await eventually(
-            lambda: shown(bench, workspace_id),
+            lambda: shown(stack, workspace_id),
             f"a message with {fault.shows!r}",
             lambda it: fault.shows in it,
         )
     finally:
-        await bench.stop()
-    for secret in (str(bench.settings.data_dir), bench.settings.data_dir.name, "/volumes/", "users/u1"):
+        await stack.stop()
+    for secret in (str(stack.settings.data_dir), stack.settings.data_dir.name, "/volumes/", "users/u1"):
         assert secret not in seen, seen

@@ -23,12 +23,12 @@ SOON = timedelta(seconds=40)
 class Leader:
     """A coordinator whose time the test moves."""
 
-    def __init__(self, bench: CoordinatorStack, epoch: int, workspace_id: str) -> None:
+    def __init__(self, stack: CoordinatorStack, epoch: int, workspace_id: str) -> None:
         self.passed = timedelta(0)
-        self._bench = bench
+        self._bench = stack
         self._workspace_id = workspace_id
-        self._controller = controller_of(bench, epoch, lambda: REAL.clock() + self.passed)
-        self.start_time = rules_of(bench.settings).timeouts[Operation.STARTING]
+        self._controller = controller_of(stack, epoch, lambda: REAL.clock() + self.passed)
+        self.start_time = rules_of(stack.settings).timeouts[Operation.STARTING]
 
     async def look(self) -> Workspace:
         await self._controller.reconcile(self._workspace_id)
@@ -40,31 +40,31 @@ class Leader:
         return fact.op_id if fact.running else None
 
 
-async def leader_of(bench: CoordinatorStack, workspace_id: str) -> Leader:
-    return Leader(bench, await bench.take_office(), workspace_id)
+async def leader_of(stack: CoordinatorStack, workspace_id: str) -> Leader:
+    return Leader(stack, await stack.take_office(), workspace_id)
 
 
-def state_of(bench: CoordinatorStack, workspace_id: str) -> State:
-    state = StateDirectory(bench.settings.data_dir / "runtime" / workspace_id).read_state()
+def state_of(stack: CoordinatorStack, workspace_id: str) -> State:
+    state = StateDirectory(stack.settings.data_dir / "runtime" / workspace_id).read_state()
     assert state is not None
     return state
 
 
-def freeze(bench: CoordinatorStack, workspace_id: str) -> None:
+def freeze(stack: CoordinatorStack, workspace_id: str) -> None:
     """SIGSTOP for every process of the workspace's tree."""
-    for process in descendants(state_of(bench, workspace_id).keeper.pid):
+    for process in descendants(state_of(stack, workspace_id).keeper.pid):
         process.send(signal.SIGSTOP)
 
 
-async def test_a_start_that_hangs_is_tried_again_within_its_operation(bench: CoordinatorStack) -> None:
-    workspace_id = await bench.create(image="hangs-once")
-    leader = await leader_of(bench, workspace_id)
+async def test_a_start_that_hangs_is_tried_again_within_its_operation(stack: CoordinatorStack) -> None:
+    workspace_id = await stack.create(image="hangs-once")
+    leader = await leader_of(stack, workspace_id)
     hung = await eventually(
         leader.look, "the IDE to run", lambda w: w.conditions["infra.container_exists"].status
     )
     first = await leader.attempt()
     assert first == f"{hung.op_id}-0"
-    home = await bench.home(workspace_id)
+    home = await stack.home(workspace_id)
     await until((home / "started").exists, "the first IDE to hang")
     leader.passed += leader.start_time * 0.45
     assert (await leader.look()).error_count == 0, "it still has time"
@@ -75,7 +75,7 @@ async def test_a_start_that_hangs_is_tried_again_within_its_operation(bench: Coo
     running = await eventually(leader.look, "the second IDE to answer", lambda w: w.phase is Phase.RUNNING)
     assert (running.operation, running.error_count) == (Operation.NONE, 1)
     assert await leader.attempt() == f"{hung.op_id}-1"
-    story = "\n".join(await bench.story(workspace_id))
+    story = "\n".join(await stack.story(workspace_id))
     assert (
         "failed: Attempt 1 during STARTING failed and will be retried: The IDE runs and has not answered"
         in story
@@ -84,23 +84,23 @@ async def test_a_start_that_hangs_is_tried_again_within_its_operation(bench: Coo
 
 @pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: its processes are another user's")
-async def test_a_running_ide_that_hangs_is_replaced(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    ran = await bench.until_phase(workspace_id, Phase.RUNNING)
-    leader = await leader_of(bench, workspace_id)
+async def test_a_running_ide_that_hangs_is_replaced(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create()
+    ran = await stack.until_phase(workspace_id, Phase.RUNNING)
+    leader = await leader_of(stack, workspace_id)
     await leader.look()
-    keeper = state_of(bench, workspace_id).keeper
-    freeze(bench, workspace_id)
+    keeper = state_of(stack, workspace_id).keeper
+    freeze(stack, workspace_id)
     leader.passed += timedelta(hours=1)
     assert (await leader.look()).phase is Phase.RUNNING, "30 s are not over"
     leader.passed += SOON
     starting = await eventually(leader.look, "a start", lambda w: w.operation is Operation.STARTING)
-    assert state_of(bench, workspace_id).keeper == keeper, "it has half of the time of a start to come back"
+    assert state_of(stack, workspace_id).keeper == keeper, "it has half of the time of a start to come back"
     leader.passed += leader.start_time * 0.55
     running = await eventually(leader.look, "an IDE that answers", lambda w: w.phase is Phase.RUNNING)
-    assert state_of(bench, workspace_id).keeper != keeper
+    assert state_of(stack, workspace_id).keeper != keeper
     assert running.error_count == 0 and running.started_at != ran.started_at
     assert await leader.attempt() == f"{starting.op_id}-0"
-    story = [entry for entry in await bench.story(workspace_id) if "answer" in entry]
+    story = [entry for entry in await stack.story(workspace_id) if "answer" in entry]
     assert [entry.split(":")[0] for entry in story] == ["died", "replaced"]

@@ -39,13 +39,13 @@ from tests.trees import give_to_its_user, make_tree, tree_hash
 from tests.waiting import eventually, until, wait_for
 
 
-def controller_of(bench: CoordinatorStack, epoch: int, clock: Callable[[], datetime] = REAL.clock) -> Controller:
+def controller_of(stack: CoordinatorStack, epoch: int, clock: Callable[[], datetime] = REAL.clock) -> Controller:
     """Return a leader's controller, which does nothing but what the test asks of it."""
-    state, settings = LeaderState(), bench.settings
+    state, settings = LeaderState(), stack.settings
     return Controller(
-        bench.records(epoch, timedelta(1)),
-        bench.providers,
-        EffectExecutor(bench.providers, state, ExecutorRules(Reserve(0), settings.workspace_uid_base), epoch),
+        stack.records(epoch, timedelta(1)),
+        stack.providers,
+        EffectExecutor(stack.providers, state, ExecutorRules(Reserve(0), settings.workspace_uid_base), epoch),
         state,
         rules=rules_of(settings),
         intervals=Intervals(1, 1),
@@ -54,42 +54,42 @@ def controller_of(bench: CoordinatorStack, epoch: int, clock: Callable[[], datet
     )
 
 
-async def test_the_whole_life_keeps_every_byte(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    running = await bench.until_phase(workspace_id, Phase.RUNNING)
+async def test_the_whole_life_keeps_every_byte(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create()
+    running = await stack.until_phase(workspace_id, Phase.RUNNING)
     assert running.upstream is not None
-    home = await bench.home(workspace_id)
+    home = await stack.home(workspace_id)
     make_tree(home, seed=1)
     give_to_its_user(home)
     before = tree_hash(home)
 
-    standing = await bench.reach(workspace_id, DesiredState.STANDBY)
+    standing = await stack.reach(workspace_id, DesiredState.STANDBY)
     assert standing.upstream is None
-    archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    archived = await stack.reach(workspace_id, DesiredState.ARCHIVED)
     assert not home.exists()
     assert archived.archive_key is not None
     assert archived.home_ctx is None
-    restored = await bench.reach(workspace_id, DesiredState.RUNNING)
+    restored = await stack.reach(workspace_id, DesiredState.RUNNING)
     assert tree_hash(home) == before
     assert restored.home_ctx is not None
     assert restored.home_ctx.archive_key == archived.archive_key
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a workspace gets a user of its own")
-async def test_workspaces_of_two_installations_on_one_machine_can_be_of_different_users(bench: CoordinatorStack) -> None:
+async def test_workspaces_of_two_installations_on_one_machine_can_be_of_different_users(stack: CoordinatorStack) -> None:
     other = UID_BASE + 1_000_000
-    await bench.start(bench.with_settings(workspace_uid_base=other))
-    workspace_id = await bench.create()
-    number = (await bench.until_phase(workspace_id, Phase.RUNNING)).number
-    assert (await bench.home(workspace_id)).stat().st_uid == other + number
+    await stack.start(stack.with_settings(workspace_uid_base=other))
+    workspace_id = await stack.create()
+    number = (await stack.until_phase(workspace_id, Phase.RUNNING)).number
+    assert (await stack.home(workspace_id)).stat().st_uid == other + number
 
 
-async def test_the_timeline_has_a_sentence_for_each_step(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    story = [re.sub(r"in (under )?[\d.]+ s", "in N s", line) for line in await bench.story(workspace_id)]
+async def test_the_timeline_has_a_sentence_for_each_step(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.RUNNING)
+    story = [re.sub(r"in (under )?[\d.]+ s", "in N s", line) for line in await stack.story(workspace_id)]
     assert story == [
         "created: Created. It will be started.",
         "claimed: Preparing the home.",
@@ -99,75 +99,75 @@ async def test_the_timeline_has_a_sentence_for_each_step(bench: CoordinatorStack
     ]
 
 
-async def test_a_new_workspace_can_be_archived_at_once_and_then_run(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.ARCHIVED)
-    await bench.until_phase(workspace_id, Phase.ARCHIVED)
-    await bench.reach(workspace_id, DesiredState.RUNNING)
-    assert list((await bench.home(workspace_id)).iterdir()) == []
+async def test_a_new_workspace_can_be_archived_at_once_and_then_run(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.ARCHIVED)
+    await stack.until_phase(workspace_id, Phase.ARCHIVED)
+    await stack.reach(workspace_id, DesiredState.RUNNING)
+    assert list((await stack.home(workspace_id)).iterdir()) == []
 
 
-async def test_the_timeline_says_what_an_archive_left_out(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
-    home = await bench.home(workspace_id)
+async def test_the_timeline_says_what_an_archive_left_out(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
+    home = await stack.home(workspace_id)
     os.mkfifo(home / "one line\nor two")
     os.mkfifo(home / "pipe")
     directory = os.open(home, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"/proc/self/fd/{directory}/socket")  # a whole path may be too long
     os.close(directory)
-    await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    [archived] = [line for line in await bench.story(workspace_id) if line.startswith("archived: ")]
+    await stack.reach(workspace_id, DesiredState.ARCHIVED)
+    [archived] = [line for line in await stack.story(workspace_id) if line.startswith("archived: ")]
     assert archived.endswith(
         "It left out 1 socket and 2 pipes: they cannot be archived (./one line\\nor two, ./pipe, ./socket)."
     )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
-async def test_the_timeline_says_whose_files_a_restore_gave_to_the_workspace(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
-    home = await bench.home(workspace_id)
+async def test_the_timeline_says_whose_files_a_restore_gave_to_the_workspace(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
+    home = await stack.home(workspace_id)
     owner = home.stat().st_uid
     (home / "of root").write_text("kept")
-    await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    await bench.reach(workspace_id, DesiredState.STANDBY)
+    await stack.reach(workspace_id, DesiredState.ARCHIVED)
+    await stack.reach(workspace_id, DesiredState.STANDBY)
     assert (home / "of root").read_text() == "kept" and (home / "of root").stat().st_uid == owner
-    [restored] = [line for line in await bench.story(workspace_id) if "Restored" in line]
+    [restored] = [line for line in await stack.story(workspace_id) if "Restored" in line]
     assert restored.endswith("It gave 1 entry of other users to the workspace's user (./of root).")
 
 
-async def test_delete_goes_through_the_archive_and_undelete_brings_the_home_back(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    home = await bench.home(workspace_id)
+async def test_delete_goes_through_the_archive_and_undelete_brings_the_home_back(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.RUNNING)
+    home = await stack.home(workspace_id)
     make_tree(home, seed=2)
     give_to_its_user(home)
     before = tree_hash(home)
-    async with bench.engine.begin() as conn:
+    async with stack.engine.begin() as conn:
         await gate.delete(conn, workspace_id, actor="u1", now=datetime.now(UTC))
-    deleted = await bench.until_phase(workspace_id, Phase.DELETED)
+    deleted = await stack.until_phase(workspace_id, Phase.DELETED)
     assert deleted.archive_key is not None
     assert not home.exists()
-    async with bench.engine.begin() as conn:
+    async with stack.engine.begin() as conn:
         undeleted = await gate.undelete(conn, workspace_id, actor="u1", limits=LIMITS, now=datetime.now(UTC))
     assert undeleted.desired_state is DesiredState.ARCHIVED
-    await bench.until_phase(workspace_id, Phase.ARCHIVED)
-    await bench.reach(workspace_id, DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.ARCHIVED)
+    await stack.reach(workspace_id, DesiredState.STANDBY)
     assert tree_hash(home) == before
 
 
 async def test_what_changes_a_home_after_its_archive_is_archived_too(
-    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
+    stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
-    home = await bench.home(workspace_id)
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
+    home = await stack.home(workspace_id)
     make_tree(home, seed=6)
     start, late = LocalJobs.start, ["a first word", "a second word"]
 
@@ -177,16 +177,16 @@ async def test_what_changes_a_home_after_its_archive_is_archived_too(
         return await start(jobs, job_id, spec)
 
     monkeypatch.setattr(LocalJobs, "start", start_late)
-    archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    archived = await stack.reach(workspace_id, DesiredState.ARCHIVED)
     assert archived.error_reason is None
-    story = await bench.story(workspace_id)
+    story = await stack.story(workspace_id)
     assert sum("has changed since it was archived" in line for line in story) == 2, story
-    await bench.reach(workspace_id, DesiredState.STANDBY)
+    await stack.reach(workspace_id, DesiredState.STANDBY)
     assert (home / "late").read_text() == "a second word"
 
 
 async def test_an_archive_that_waits_its_turn_does_not_time_out(
-    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
+    stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, waits = LocalJobs.start, [True]
 
@@ -196,31 +196,31 @@ async def test_an_archive_that_waits_its_turn_does_not_time_out(
         return await start(jobs, job_id, spec)
 
     monkeypatch.setattr(LocalJobs, "start", start_in_turn)
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
     now = datetime.now(UTC)
-    controller = controller_of(bench, await bench.take_office(), lambda: now)
-    await bench.wish(workspace_id, DesiredState.ARCHIVED)
+    controller = controller_of(stack, await stack.take_office(), lambda: now)
+    await stack.wish(workspace_id, DesiredState.ARCHIVED)
     await controller.reconcile(workspace_id)
-    claimed = await bench.get(workspace_id)
+    claimed = await stack.get(workspace_id)
     assert claimed.operation is Operation.ARCHIVING
     for _ in range(8):
-        now += rules_of(bench.settings).timeouts[Operation.ARCHIVING] / 2
+        now += rules_of(stack.settings).timeouts[Operation.ARCHIVING] / 2
         await controller.reconcile(workspace_id)
-    assert (await bench.get(workspace_id)).op_id == claimed.op_id, "it has timed out"
+    assert (await stack.get(workspace_id)).op_id == claimed.op_id, "it has timed out"
     waits.clear()
 
     async def goes_on() -> Workspace:
         await controller.reconcile(workspace_id)
-        return await bench.get(workspace_id)
+        return await stack.get(workspace_id)
 
     archived = await eventually(goes_on, "the archive", lambda w: w.operation is Operation.NONE)
     assert (archived.phase, archived.error_count) == (Phase.ARCHIVED, 0)
 
 
 async def test_a_job_that_an_earlier_leader_starts_late_is_nobodys_failure(
-    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
+    stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, late = LocalJobs.start, [True]
 
@@ -231,47 +231,47 @@ async def test_a_job_that_an_earlier_leader_starts_late_is_nobodys_failure(
         return await start(jobs, job_id, spec)
 
     monkeypatch.setattr(LocalJobs, "start", start_second)
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
-    await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    story = await bench.story(workspace_id)
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
+    await stack.reach(workspace_id, DesiredState.ARCHIVED)
+    story = await stack.story(workspace_id)
     assert not late and not [line for line in story if line.startswith("failed")], story
 
 
-async def test_a_container_that_vanishes_is_started_again(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    first = await bench.until_phase(workspace_id, Phase.RUNNING)
-    home = await bench.home(workspace_id)
+async def test_a_container_that_vanishes_is_started_again(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create()
+    first = await stack.until_phase(workspace_id, Phase.RUNNING)
+    home = await stack.home(workspace_id)
     # Otherwise it is back before all of it has gone.
     lock = wait_for(lambda: try_lock(home.with_name(".lock")), "the lock of the home")
-    await bench.delete_container(workspace_id)
+    await stack.delete_container(workspace_id)
     os.close(lock)
-    await bench.until(
+    await stack.until(
         workspace_id,
         lambda w: w.phase is Phase.RUNNING and w.started_at not in (None, first.started_at),
     )
 
 
 async def test_routes_of_containers_that_are_gone_go_before_any_other_is_started(
-    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
+    stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On Docker the next container may get the address of an earlier one, which is another's.
 
     While the containers cannot be observed, no route can be removed: nothing is started.
     """
-    await bench.start()
-    both = [await bench.create(), await bench.create()]
+    await stack.start()
+    both = [await stack.create(), await stack.create()]
     for workspace_id in both:
-        await bench.until_phase(workspace_id, Phase.RUNNING)
-    await bench.stop()
+        await stack.until_phase(workspace_id, Phase.RUNNING)
+    await stack.stop()
     for workspace_id in both:
-        await bench.delete_container(workspace_id)
+        await stack.delete_container(workspace_id)
     start, routes = ProcessRuntime.start, []
 
     async def start_watched(runtime: ProcessRuntime, spec: WorkloadSpec) -> None:
-        routes.append([(await bench.get(workspace_id)).upstream for workspace_id in both])
+        routes.append([(await stack.get(workspace_id)).upstream for workspace_id in both])
         await start(runtime, spec)
 
     observe, failed_looks, is_down = ProcessRuntime.observe, 0, True
@@ -286,10 +286,10 @@ async def test_routes_of_containers_that_are_gone_go_before_any_other_is_started
     monkeypatch.setattr(ProcessRuntime, "observe", fail_to_observe)
     monkeypatch.setattr(ProcessRuntime, "start", start_watched)
     monkeypatch.setattr(WorkQueue.__init__, "__defaults__", (1,))  # the second has to wait
-    metrics = await bench.start()
+    metrics = await stack.start()
 
     async def hinted() -> bool:
-        await bench.hint(both[0])
+        await stack.hint(both[0])
         return bool(routes) or value(metrics, "codehub_coordinator_queue_depth") > 0
 
     await eventually(hinted, "a hint to arrive")
@@ -297,88 +297,88 @@ async def test_routes_of_containers_that_are_gone_go_before_any_other_is_started
     await until(lambda: routes or failed_looks > hinted_at + 1, "a worker that does not wait to go on")
     is_down = False
     for workspace_id in both:
-        await bench.until(workspace_id, lambda w: len(routes) >= 2 and w.upstream is not None)
+        await stack.until(workspace_id, lambda w: len(routes) >= 2 and w.upstream is not None)
     assert routes[0] == [None, None]
 
 
 async def test_an_ide_that_keeps_dying_ends_in_error_with_its_last_words_and_without_its_container(
-    bench: CoordinatorStack,
+    stack: CoordinatorStack,
 ) -> None:
-    await bench.start()
-    workspace_id = await bench.create(image="broken")
-    ended = await bench.until_phase(workspace_id, Phase.ERROR)
+    await stack.start()
+    workspace_id = await stack.create(image="broken")
+    ended = await stack.until_phase(workspace_id, Phase.ERROR)
     assert ended.error_reason is ErrorReason.RetryExceeded
     assert ended.error_count == 3
-    gone = await bench.until(workspace_id, lambda w: not holds(w.conditions, ConditionName.CONTAINER_EXISTS))
-    assert workspace_id not in await bench.providers.runtime.observe()
+    gone = await stack.until(workspace_id, lambda w: not holds(w.conditions, ConditionName.CONTAINER_EXISTS))
+    assert workspace_id not in await stack.providers.runtime.observe()
     assert "no such luck" in (gone.error_message or "")
-    assert "no such luck" in (await bench.story(workspace_id))[-1]
-    await bench.stop()
-    await bench.create(limits=Limits(1, 1))  # raises while the dead container counts
+    assert "no such luck" in (await stack.story(workspace_id))[-1]
+    await stack.stop()
+    await stack.create(limits=Limits(1, 1))  # raises while the dead container counts
 
 
-async def test_an_unknown_image_says_which_are_offered(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create(image="gone")
-    ended = await bench.until_phase(workspace_id, Phase.ERROR)
+async def test_an_unknown_image_says_which_are_offered(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create(image="gone")
+    ended = await stack.until_phase(workspace_id, Phase.ERROR)
     assert "tiny" in (ended.error_message or "")
 
 
-async def test_a_disk_that_takes_no_more_ends_in_an_error_that_names_it(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
-    await bench.stop()
-    fence = (await bench.home(workspace_id)).parent / ".fence"
+async def test_a_disk_that_takes_no_more_ends_in_an_error_that_names_it(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
+    await stack.stop()
+    fence = (await stack.home(workspace_id)).parent / ".fence"
     fence.unlink()
     fence.mkdir()
-    await bench.start()
-    await bench.wish(workspace_id, DesiredState.RUNNING)
-    ended = await bench.until_phase(workspace_id, Phase.ERROR)
+    await stack.start()
+    await stack.wish(workspace_id, DesiredState.RUNNING)
+    ended = await stack.until_phase(workspace_id, Phase.ERROR)
     assert ended.error_reason is ErrorReason.RetryExceeded
     assert "directory" in (ended.error_message or "")
 
 
-async def test_a_lost_home_is_never_papered_over(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    make_tree(await bench.home(workspace_id), seed=3)
-    archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    await bench.reach(workspace_id, DesiredState.STANDBY)
-    home = await bench.home(workspace_id)
+async def test_a_lost_home_is_never_papered_over(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.RUNNING)
+    make_tree(await stack.home(workspace_id), seed=3)
+    archived = await stack.reach(workspace_id, DesiredState.ARCHIVED)
+    await stack.reach(workspace_id, DesiredState.STANDBY)
+    home = await stack.home(workspace_id)
     before = tree_hash(home)
     shutil.rmtree(home)
-    lost = await bench.until_phase(workspace_id, Phase.ERROR)
+    lost = await stack.until_phase(workspace_id, Phase.ERROR)
     assert lost.error_reason is ErrorReason.DataLost
     assert not home.exists()
     assert archived.archive_op_id is not None
     source = RecoverFrom(RecoverSource.ARCHIVE, archived.archive_op_id)
-    async with bench.engine.begin() as conn:
+    async with stack.engine.begin() as conn:
         await gate.recover(
             conn, workspace_id, actor="u1", limits=LIMITS, source=source, now=datetime.now(UTC)
         )
-    await bench.until_phase(workspace_id, Phase.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
     assert tree_hash(home) == before
 
 
 @pytest.mark.parametrize("source", RecoverSource)
 async def test_a_foreign_home_is_set_aside_when_the_owner_has_chosen(
-    bench: CoordinatorStack, source: RecoverSource
+    stack: CoordinatorStack, source: RecoverSource
 ) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
-    archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    await bench.reach(workspace_id, DesiredState.STANDBY)
-    home = await bench.home(workspace_id)
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
+    archived = await stack.reach(workspace_id, DesiredState.ARCHIVED)
+    await stack.reach(workspace_id, DesiredState.STANDBY)
+    home = await stack.home(workspace_id)
     (home / "work").write_text("of another generation")
     (home.parent / ".marker").write_text('{"op_id": "foreign", "archive_key": null}')
-    lost = await bench.until_phase(workspace_id, Phase.ERROR)
+    lost = await stack.until_phase(workspace_id, Phase.ERROR)
     assert lost.error_reason is ErrorReason.DataLost
     assert (home / "work").exists()
     chosen = archived.archive_op_id if source is RecoverSource.ARCHIVE else None
-    async with bench.engine.begin() as conn:
+    async with stack.engine.begin() as conn:
         await gate.recover(
             conn,
             workspace_id,
@@ -387,48 +387,48 @@ async def test_a_foreign_home_is_set_aside_when_the_owner_has_chosen(
             source=RecoverFrom(source, chosen),
             now=datetime.now(UTC),
         )
-    await bench.until_phase(workspace_id, Phase.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
     assert list(home.iterdir()) == []
     assert (home.parent / ".aside-foreign" / "work").read_text() == "of another generation"
 
 
-async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(bench: CoordinatorStack) -> None:
+async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(stack: CoordinatorStack) -> None:
     """The row of one that rests is not touched; one of which something is wished says why it waits."""
-    await bench.start()
-    resting, wished = await bench.create(DesiredState.STANDBY), await bench.create(DesiredState.STANDBY)
+    await stack.start()
+    resting, wished = await stack.create(DesiredState.STANDBY), await stack.create(DesiredState.STANDBY)
     for workspace_id in (resting, wished):
-        await bench.until_phase(workspace_id, Phase.STANDBY)
-    await bench.stop()  # this leader still looks at both, because they have just moved; the next one does not
-    before = await bench.get(resting)
-    root = bench.settings.data_dir / "volumes"
+        await stack.until_phase(workspace_id, Phase.STANDBY)
+    await stack.stop()  # this leader still looks at both, because they have just moved; the next one does not
+    before = await stack.get(resting)
+    root = stack.settings.data_dir / "volumes"
     root.rename(root.with_name("away"))
-    await bench.start()
-    await bench.wish(wished, DesiredState.RUNNING)
+    await stack.start()
+    await stack.wish(wished, DesiredState.RUNNING)
 
     async def hinted() -> Workspace:
         """Repeat the hint of the wish: it is lost if the leader does not listen yet."""
-        await bench.hint(wished)
-        return await bench.get(wished)
+        await stack.hint(wished)
+        return await stack.get(wished)
 
     reason = ConditionName.VOLUME_READY
     seen = await eventually(hinted, "the reason", lambda w: w.conditions[reason].reason == "Unobservable")
     assert seen.phase is Phase.STANDBY
     root.with_name("away").rename(root)
-    await bench.until_phase(wished, Phase.RUNNING)
-    assert await bench.get(resting) == before
+    await stack.until_phase(wished, Phase.RUNNING)
+    assert await stack.get(resting) == before
 
 
 @pytest.mark.parametrize("lost", ["volumes", "runtime"])
-async def test_an_outage_writes_and_queues_nothing(bench: CoordinatorStack, lost: str) -> None:
+async def test_an_outage_writes_and_queues_nothing(stack: CoordinatorStack, lost: str) -> None:
     """Whether it is the volumes or the runtime that cannot be observed."""
-    await bench.start()
-    both = await bench.create(), await bench.create(DesiredState.STANDBY)
+    await stack.start()
+    both = await stack.create(), await stack.create(DesiredState.STANDBY)
     before = [
-        await bench.until_phase(both[0], Phase.RUNNING),
-        await bench.until_phase(both[1], Phase.STANDBY),
+        await stack.until_phase(both[0], Phase.RUNNING),
+        await stack.until_phase(both[1], Phase.STANDBY),
     ]
-    controller = controller_of(bench, await bench.take_office())
-    root = bench.settings.data_dir / lost
+    controller = controller_of(stack, await stack.take_office())
+    root = stack.settings.data_dir / lost
     root.rename(root.with_name("away"))
     try:
         await controller.sweep()
@@ -437,26 +437,26 @@ async def test_an_outage_writes_and_queues_nothing(bench: CoordinatorStack, lost
     assert len(controller.queue) == 0
     await controller.sweep()
     assert len(controller.queue) == 0
-    assert [await bench.get(workspace_id) for workspace_id in both] == before
+    assert [await stack.get(workspace_id) for workspace_id in both] == before
 
 
-async def test_an_archive_that_is_back_is_found_again_beside_a_living_home(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    standing = await bench.reach(workspace_id, DesiredState.STANDBY)
+async def test_an_archive_that_is_back_is_found_again_beside_a_living_home(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.RUNNING)
+    await stack.reach(workspace_id, DesiredState.ARCHIVED)
+    standing = await stack.reach(workspace_id, DesiredState.STANDBY)
     assert standing.archive_key is not None
-    epoch = await bench.take_office()
-    archive = bench.settings.data_dir / "archives" / standing.archive_key
+    epoch = await stack.take_office()
+    archive = stack.settings.data_dir / "archives" / standing.archive_key
 
     async def audited() -> str:
         """What a leader says of the archive after an audit and the looks that follow."""
-        controller = controller_of(bench, epoch)
+        controller = controller_of(stack, epoch)
         await controller.audit()
         for _ in range(3):
             await controller.reconcile(workspace_id)
-        return (await bench.get(workspace_id)).conditions["storage.archive_ready"].reason
+        return (await stack.get(workspace_id)).conditions["storage.archive_ready"].reason
 
     archive.rename(archive.with_name("away"))
     assert await audited() == "Missing"
@@ -464,103 +464,103 @@ async def test_an_archive_that_is_back_is_found_again_beside_a_living_home(bench
     assert await audited() == "Ready"
 
 
-async def test_a_leader_that_wakes_up_late_stops_no_container(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    await bench.stop()
-    async with bench.engine.begin() as conn:
+async def test_a_leader_that_wakes_up_late_stops_no_container(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.RUNNING)
+    await stack.stop()
+    async with stack.engine.begin() as conn:
         epoch = await conn.scalar(text("UPDATE leadership SET epoch = epoch + 1 RETURNING epoch - 1"))
         claim = {"operation": "STOPPING", "op_id": "stale", "op_started_at": datetime.now(UTC)}
         await conn.execute(update(workspaces).values(desired_state="STANDBY", **claim))
     with pytest.raises(StaleLeader):
-        await controller_of(bench, epoch).reconcile(workspace_id)
-    assert (await bench.providers.runtime.status(workspace_id)).running
+        await controller_of(stack, epoch).reconcile(workspace_id)
+    assert (await stack.providers.runtime.status(workspace_id)).running
 
 
-async def test_a_row_that_is_locked_for_long_is_no_failure_of_its_workspace(bench: CoordinatorStack) -> None:
+async def test_a_row_that_is_locked_for_long_is_no_failure_of_its_workspace(stack: CoordinatorStack) -> None:
     """The deletion of an account locks all rows of its user, for as long as it takes."""
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    before, controller = await bench.get(workspace_id), controller_of(bench, await bench.take_office())
-    async with bench.engine.begin() as conn:
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    before, controller = await stack.get(workspace_id), controller_of(stack, await stack.take_office())
+    async with stack.engine.begin() as conn:
         await conn.execute(select(workspaces.c.id).with_for_update())
         assert await controller.reconcile(workspace_id) == LOCKED_ROW_RETRY
-    assert await bench.get(workspace_id) == before
+    assert await stack.get(workspace_id) == before
     await controller.reconcile(workspace_id)
-    after = await bench.get(workspace_id)
+    after = await stack.get(workspace_id)
     assert (after.phase, after.error_count) == (Phase.STANDBY, 0)
 
 
-async def test_a_database_from_a_backup_catches_up_with_the_homes(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
-    archived = await bench.create(DesiredState.ARCHIVED)
-    await bench.until_phase(archived, Phase.ARCHIVED)
-    await bench.stop()
+async def test_a_database_from_a_backup_catches_up_with_the_homes(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
+    archived = await stack.create(DesiredState.ARCHIVED)
+    await stack.until_phase(archived, Phase.ARCHIVED)
+    await stack.stop()
     for item in (workspace_id, archived):
-        (await bench.home(item)).with_name(".fence").write_text("1000\n")
-    await bench.start()
+        (await stack.home(item)).with_name(".fence").write_text("1000\n")
+    await stack.start()
     for item in (workspace_id, archived):
-        after = await bench.reach(item, DesiredState.RUNNING)
+        after = await stack.reach(item, DesiredState.RUNNING)
         assert after.error_count == 0
-    async with bench.engine.connect() as conn:
+    async with stack.engine.connect() as conn:
         assert await conn.scalar(text("SELECT epoch FROM leadership")) >= 1001
 
 
-async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    before = await bench.providers.runtime.status(workspace_id)
-    first = await bench.epoch()
+async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.RUNNING)
+    before = await stack.providers.runtime.status(workspace_id)
+    first = await stack.epoch()
 
-    await bench.start()
-    await bench.stop_oldest()
-    other = await bench.create()
-    await bench.until_phase(other, Phase.RUNNING)  # so the second one has looked at all containers
-    assert await bench.epoch() > first
+    await stack.start()
+    await stack.stop_oldest()
+    other = await stack.create()
+    await stack.until_phase(other, Phase.RUNNING)  # so the second one has looked at all containers
+    assert await stack.epoch() > first
 
-    after = await bench.providers.runtime.status(workspace_id)
+    after = await stack.providers.runtime.status(workspace_id)
     assert after.ready and (after.op_id, after.upstream) == (before.op_id, before.upstream)
-    assert (await bench.get(workspace_id)).upstream == before.upstream
-    await bench.reach(workspace_id, DesiredState.STANDBY)
-    assert (await bench.story(workspace_id)).count("claimed: Starting the IDE.") == 1
+    assert (await stack.get(workspace_id)).upstream == before.upstream
+    await stack.reach(workspace_id, DesiredState.STANDBY)
+    assert (await stack.story(workspace_id)).count("claimed: Starting the IDE.") == 1
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.ARCHIVED, Phase.ERROR], ids=str)
 async def test_a_delete_without_an_archive_removes_the_home_and_all_archives_at_once(
-    bench: CoordinatorStack, phase: Phase
+    stack: CoordinatorStack, phase: Phase
 ) -> None:
     """Beside it, an ordinary delete keeps its archive for the grace period."""
-    await bench.start(bench.with_settings(coordinator_idle_interval=0.5))
-    workspace_id, other = await bench.create(), await bench.create()
+    await stack.start(stack.with_settings(coordinator_idle_interval=0.5))
+    workspace_id, other = await stack.create(), await stack.create()
     for name in (workspace_id, other):
-        await bench.until_phase(name, Phase.RUNNING)
-        await bench.reach(name, DesiredState.ARCHIVED)
+        await stack.until_phase(name, Phase.RUNNING)
+        await stack.reach(name, DesiredState.ARCHIVED)
     if phase is not Phase.ARCHIVED:
-        await bench.reach(workspace_id, DesiredState.RUNNING)
+        await stack.reach(workspace_id, DesiredState.RUNNING)
     if phase is Phase.ERROR:
-        async with bench.engine.begin() as conn:
+        async with stack.engine.begin() as conn:
             broken = {"error_reason": "RetryExceeded", "error_count": 3}
             await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**broken))
-        await bench.until_phase(workspace_id, Phase.ERROR)
-    home = await bench.home(workspace_id)
-    async with bench.engine.begin() as conn:
+        await stack.until_phase(workspace_id, Phase.ERROR)
+    home = await stack.home(workspace_id)
+    async with stack.engine.begin() as conn:
         await gate.delete(conn, other, actor="u1", now=datetime.now(UTC))
         name = (await gate.lock(conn, workspace_id)).name
         await gate.delete_now(conn, workspace_id, name, actor="u1", now=datetime.now(UTC))
 
     async def is_gone() -> bool:
-        row = await bench.get(workspace_id)
-        listed = await bench.providers.archives.list()
+        row = await stack.get(workspace_id)
+        listed = await stack.providers.archives.list()
         stored = {item.workspace_id for item in listed}
         return row.purged_at is not None and not home.exists() and workspace_id not in stored
 
     await eventually(is_gone, "the row to be purged, and home and archives to be removed")
-    row = await bench.get(workspace_id)
-    assert not (await bench.providers.runtime.status(workspace_id)).exists
+    row = await stack.get(workspace_id)
+    assert not (await stack.providers.runtime.status(workspace_id)).exists
     assert row.archive_op_id is None or row.operation is Operation.NONE
-    kept = await bench.until_phase(other, Phase.DELETED)
+    kept = await stack.until_phase(other, Phase.DELETED)
     assert kept.purged_at is None and kept.archive_key is not None
-    assert other in {item.workspace_id for item in await bench.providers.archives.list()}
+    assert other in {item.workspace_id for item in await stack.providers.archives.list()}

@@ -44,15 +44,15 @@ MINUTE = timedelta(minutes=1)
 RULES = GcRules(orphan_grace=2 * HOUR, retention=24 * HOUR)
 
 
-def records_of(bench: CoordinatorStack, epoch: int) -> PostgresLeaderDatabase:
-    return bench.records(epoch, RULES.retention)
+def records_of(stack: CoordinatorStack, epoch: int) -> PostgresLeaderDatabase:
+    return stack.records(epoch, RULES.retention)
 
 
-async def expire(bench: CoordinatorStack, redis: Redis, epoch: int, now: datetime) -> None:
+async def expire(stack: CoordinatorStack, redis: Redis, epoch: int, now: datetime) -> None:
     """One TTL cycle at this time."""
-    records = records_of(bench, epoch)
-    rules = TtlRules(TtlDefaults(600, 600), bench.settings.backends, GatewayRules(MINUTE, HOUR))
-    await TtlRunner(records, ActivityLog(redis), bench.providers.archives, rules, lambda: now).tick()
+    records = records_of(stack, epoch)
+    rules = TtlRules(TtlDefaults(600, 600), stack.settings.backends, GatewayRules(MINUTE, HOUR))
+    await TtlRunner(records, ActivityLog(redis), stack.providers.archives, rules, lambda: now).tick()
 
 
 @pytest.fixture
@@ -62,16 +62,16 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
     await client.aclose()
 
 
-async def running_without_a_leader(bench: CoordinatorStack) -> tuple[str, int]:
+async def running_without_a_leader(stack: CoordinatorStack) -> tuple[str, int]:
     """Return a RUNNING workspace, and the epoch of a term that the test itself holds."""
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    return workspace_id, await bench.take_office()
+    await stack.start()
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.RUNNING)
+    return workspace_id, await stack.take_office()
 
 
 async def report(
-    bench: CoordinatorStack,
+    stack: CoordinatorStack,
     ago: timedelta = timedelta(0),
     *,
     name: str = "gateway-1",
@@ -79,291 +79,291 @@ async def report(
     ended: bool = False,
 ) -> int:
     """Report as a gateway that has handed over what it had seen until then."""
-    registry = gateway_reports.GatewayRegistry(bench.settings.database_url)
+    registry = gateway_reports.GatewayRegistry(stack.settings.database_url)
     return await registry.report(name, flushes, ago, ended=ended)
 
 
-async def is_wished(bench: CoordinatorStack, workspace_id: str, desired: DesiredState) -> bool:
-    return (await bench.get(workspace_id)).desired_state is desired
+async def is_wished(stack: CoordinatorStack, workspace_id: str, desired: DesiredState) -> bool:
+    return (await stack.get(workspace_id)).desired_state is desired
 
 
-async def known_gateways(bench: CoordinatorStack) -> set[str]:
-    async with bench.engine.connect() as conn:
+async def known_gateways(stack: CoordinatorStack) -> set[str]:
+    async with stack.engine.connect() as conn:
         return set(await gateway_reports.read_reports(conn))
 
 
-def gc_runner(bench: CoordinatorStack, epoch: int, providers: Providers | None = None) -> GcRunner:
-    return GcRunner(records_of(bench, epoch), providers or bench.providers, RULES, epoch)
+def gc_runner(stack: CoordinatorStack, epoch: int, providers: Providers | None = None) -> GcRunner:
+    return GcRunner(records_of(stack, epoch), providers or stack.providers, RULES, epoch)
 
 
-async def test_an_idle_workspace_stands_by_then_archives_itself(bench: CoordinatorStack) -> None:
-    await bench.start(bench.with_settings(ttl_standby_seconds=2, ttl_archive_seconds=1))
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.ARCHIVED)
-    story = await bench.story(workspace_id)
+async def test_an_idle_workspace_stands_by_then_archives_itself(stack: CoordinatorStack) -> None:
+    await stack.start(stack.with_settings(ttl_standby_seconds=2, ttl_archive_seconds=1))
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.ARCHIVED)
+    story = await stack.story(workspace_id)
     steps = ("finished: Started", "expired: Not used since", "finished: Stopped", "expired: Paused since")
     assert [step for line in story for step in steps if line.startswith(step)] == list(steps), story
 
 
-async def test_activity_and_keep_until_hold_a_ttl_off(bench: CoordinatorStack, redis: Redis) -> None:
-    workspace_id, epoch = await running_without_a_leader(bench)
+async def test_activity_and_keep_until_hold_a_ttl_off(stack: CoordinatorStack, redis: Redis) -> None:
+    workspace_id, epoch = await running_without_a_leader(stack)
     later = datetime.now(UTC) + HOUR
 
     await ActivityLog(redis).flush({workspace_id: later.timestamp() - 10}, "gateway-1", 1)
-    await expire(bench, redis, epoch, later)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
+    await expire(stack, redis, epoch, later)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.RUNNING
     assert (await ActivityLog(redis).read()).uses == {}
 
-    async with bench.engine.begin() as conn:
+    async with stack.engine.begin() as conn:
         kept = {"by": 3 * HOUR, "defaults": TtlDefaults(0, 0)}
         await gate.extend(conn, workspace_id, **kept, actor="u1", now=later)
-    await expire(bench, redis, epoch, later + 2 * HOUR)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
-    await expire(bench, redis, epoch, later + 4 * HOUR)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
+    await expire(stack, redis, epoch, later + 2 * HOUR)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.RUNNING
+    await expire(stack, redis, epoch, later + 4 * HOUR)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_unreadable_activity_is_unknown_not_idle(bench: CoordinatorStack) -> None:
-    workspace_id, epoch = await running_without_a_leader(bench)
-    nowhere = Redis(unix_socket_path=str(bench.settings.data_dir / "no-redis.sock"))
-    await expire(bench, nowhere, epoch, datetime.now(UTC) + HOUR)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
+async def test_unreadable_activity_is_unknown_not_idle(stack: CoordinatorStack) -> None:
+    workspace_id, epoch = await running_without_a_leader(stack)
+    nowhere = Redis(unix_socket_path=str(stack.settings.data_dir / "no-redis.sock"))
+    await expire(stack, nowhere, epoch, datetime.now(UTC) + HOUR)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.RUNNING
 
 
-async def test_a_redis_that_was_away_for_long_makes_nobody_idle(bench: CoordinatorStack, redis: Redis) -> None:
+async def test_a_redis_that_was_away_for_long_makes_nobody_idle(stack: CoordinatorStack, redis: Redis) -> None:
     """Its empty set is read before the gateways have handed over what they saw meanwhile."""
-    workspace_id, epoch = await running_without_a_leader(bench)
+    workspace_id, epoch = await running_without_a_leader(stack)
     later = datetime.now(UTC) + HOUR
 
-    await report(bench, 20 * MINUTE)
+    await report(stack, 20 * MINUTE)
     for minute in range(3):
-        await expire(bench, redis, epoch, later + minute * MINUTE)
-        assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
+        await expire(stack, redis, epoch, later + minute * MINUTE)
+        assert (await stack.get(workspace_id)).desired_state is DesiredState.RUNNING
 
     await ActivityLog(redis).flush({workspace_id: later.timestamp()}, "gateway-1", 1)
-    await report(bench, flushes=1)
-    await expire(bench, redis, epoch, later + 3 * MINUTE)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING, "it was in use"
-    await expire(bench, redis, epoch, later + 11 * MINUTE)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
+    await report(stack, flushes=1)
+    await expire(stack, redis, epoch, later + 3 * MINUTE)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.RUNNING, "it was in use"
+    await expire(stack, redis, epoch, later + 11 * MINUTE)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
 async def test_a_gateway_that_is_lost_is_not_waited_for_and_every_clock_restarts(
-    bench: CoordinatorStack, redis: Redis
+    stack: CoordinatorStack, redis: Redis
 ) -> None:
-    workspace_id, epoch = await running_without_a_leader(bench)
+    workspace_id, epoch = await running_without_a_leader(stack)
     later = datetime.now(UTC) + HOUR
 
-    await report(bench, 2 * HOUR)
-    await expire(bench, redis, epoch, later)
-    found = await bench.get(workspace_id)
+    await report(stack, 2 * HOUR)
+    await expire(stack, redis, epoch, later)
+    found = await stack.get(workspace_id)
     assert (found.desired_state, found.last_access_at) == (DesiredState.RUNNING, later)
-    assert await known_gateways(bench) == set()
-    await expire(bench, redis, epoch, later + 9 * MINUTE)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
-    await expire(bench, redis, epoch, later + 10 * MINUTE)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
+    assert await known_gateways(stack) == set()
+    await expire(stack, redis, epoch, later + 9 * MINUTE)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.RUNNING
+    await expire(stack, redis, epoch, later + 10 * MINUTE)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_a_flush_that_redis_has_lost_makes_nobody_idle(bench: CoordinatorStack, redis: Redis) -> None:
+async def test_a_flush_that_redis_has_lost_makes_nobody_idle(stack: CoordinatorStack, redis: Redis) -> None:
     """It took the use and the report followed; then it came back empty."""
-    workspace_id, epoch = await running_without_a_leader(bench)
+    workspace_id, epoch = await running_without_a_leader(stack)
     later = datetime.now(UTC) + HOUR
     activity = ActivityLog(redis)
 
     await activity.flush({workspace_id: later.timestamp()}, "gateway-1", 1)
-    await report(bench, flushes=1)
+    await report(stack, flushes=1)
     await redis.delete(KEY)
-    await expire(bench, redis, epoch, later)
-    assert await is_wished(bench, workspace_id, DesiredState.RUNNING)
+    await expire(stack, redis, epoch, later)
+    assert await is_wished(stack, workspace_id, DesiredState.RUNNING)
 
     await activity.flush({workspace_id: later.timestamp()}, "gateway-1", 2)
-    assert await report(bench, flushes=2) == 0, "no flush is carried yet, so the gateway keeps the use"
-    await expire(bench, redis, epoch, later + MINUTE)
-    assert await is_wished(bench, workspace_id, DesiredState.RUNNING)
-    assert await report(bench, flushes=2) == 2
-    await expire(bench, redis, epoch, later + 11 * MINUTE)
-    assert await is_wished(bench, workspace_id, DesiredState.STANDBY)
+    assert await report(stack, flushes=2) == 0, "no flush is carried yet, so the gateway keeps the use"
+    await expire(stack, redis, epoch, later + MINUTE)
+    assert await is_wished(stack, workspace_id, DesiredState.RUNNING)
+    assert await report(stack, flushes=2) == 2
+    await expire(stack, redis, epoch, later + 11 * MINUTE)
+    assert await is_wished(stack, workspace_id, DesiredState.STANDBY)
 
 
-async def test_a_gateway_that_ended_beside_another_restarts_no_clock(bench: CoordinatorStack, redis: Redis) -> None:
-    workspace_id, epoch = await running_without_a_leader(bench)
+async def test_a_gateway_that_ended_beside_another_restarts_no_clock(stack: CoordinatorStack, redis: Redis) -> None:
+    workspace_id, epoch = await running_without_a_leader(stack)
     await ActivityLog(redis).flush({}, "gateway-1", 7)
-    await report(bench, 2 * HOUR, flushes=7, ended=True)
-    await report(bench, name="gateway-2")
-    await expire(bench, redis, epoch, datetime.now(UTC) + HOUR)
-    assert await is_wished(bench, workspace_id, DesiredState.STANDBY)
-    assert await known_gateways(bench) == {"gateway-2"}
+    await report(stack, 2 * HOUR, flushes=7, ended=True)
+    await report(stack, name="gateway-2")
+    await expire(stack, redis, epoch, datetime.now(UTC) + HOUR)
+    assert await is_wished(stack, workspace_id, DesiredState.STANDBY)
+    assert await known_gateways(stack) == {"gateway-2"}
     assert (await ActivityLog(redis).read()).flushes == {}
 
 
-async def test_a_last_flush_that_redis_has_lost_restarts_every_clock(bench: CoordinatorStack, redis: Redis) -> None:
-    workspace_id, epoch = await running_without_a_leader(bench)
+async def test_a_last_flush_that_redis_has_lost_restarts_every_clock(stack: CoordinatorStack, redis: Redis) -> None:
+    workspace_id, epoch = await running_without_a_leader(stack)
     later = datetime.now(UTC) + HOUR
-    await report(bench, flushes=7, ended=True)
-    await report(bench, name="gateway-2")
-    await expire(bench, redis, epoch, later)
-    found = await bench.get(workspace_id)
+    await report(stack, flushes=7, ended=True)
+    await report(stack, name="gateway-2")
+    await expire(stack, redis, epoch, later)
+    found = await stack.get(workspace_id)
     assert (found.desired_state, found.last_access_at) == (DesiredState.RUNNING, later)
-    assert await known_gateways(bench) == {"gateway-2"}
+    assert await known_gateways(stack) == {"gateway-2"}
 
 
 async def test_nobody_stands_by_while_no_gateway_runs_until_the_last_one_is_lost(
-    bench: CoordinatorStack, redis: Redis
+    stack: CoordinatorStack, redis: Redis
 ) -> None:
-    workspace_id, epoch = await running_without_a_leader(bench)
+    workspace_id, epoch = await running_without_a_leader(stack)
     later = datetime.now(UTC) + HOUR
     await ActivityLog(redis).flush({}, "gateway-1", 7)
-    await report(bench, flushes=7, ended=True)
-    await expire(bench, redis, epoch, later)
-    assert await is_wished(bench, workspace_id, DesiredState.RUNNING)
+    await report(stack, flushes=7, ended=True)
+    await expire(stack, redis, epoch, later)
+    assert await is_wished(stack, workspace_id, DesiredState.RUNNING)
 
-    await report(bench, 2 * HOUR, flushes=7, ended=True)
-    await expire(bench, redis, epoch, later)
-    await expire(bench, redis, epoch, later + 9 * MINUTE)
-    assert await is_wished(bench, workspace_id, DesiredState.RUNNING)
-    await expire(bench, redis, epoch, later + 10 * MINUTE)
-    assert await is_wished(bench, workspace_id, DesiredState.STANDBY)
+    await report(stack, 2 * HOUR, flushes=7, ended=True)
+    await expire(stack, redis, epoch, later)
+    await expire(stack, redis, epoch, later + 9 * MINUTE)
+    assert await is_wished(stack, workspace_id, DesiredState.RUNNING)
+    await expire(stack, redis, epoch, later + 10 * MINUTE)
+    assert await is_wished(stack, workspace_id, DesiredState.STANDBY)
 
 
 async def test_a_start_that_took_longer_than_the_ttl_is_used_before_it_is_idle(
-    bench: CoordinatorStack, redis: Redis
+    stack: CoordinatorStack, redis: Redis
 ) -> None:
-    workspace_id, epoch = await running_without_a_leader(bench)
+    workspace_id, epoch = await running_without_a_leader(stack)
     ready = datetime.now(UTC)
-    async with bench.engine.begin() as conn:
+    async with stack.engine.begin() as conn:
         slow = {"last_access_at": ready - 2 * HOUR, "phase_changed_at": ready}
         await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**slow))
-    await expire(bench, redis, epoch, ready + 9 * MINUTE)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
-    await expire(bench, redis, epoch, ready + 10 * MINUTE)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
+    await expire(stack, redis, epoch, ready + 9 * MINUTE)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.RUNNING
+    await expire(stack, redis, epoch, ready + 10 * MINUTE)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_a_redis_that_hangs_is_given_up(bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_redis_that_hangs_is_given_up(stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_backend, "REDIS_TIMEOUT", 0.2)
-    term = await campaign(bench.settings.database_url, "test")
+    term = await campaign(stack.settings.database_url, "test")
     assert term is not None
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        settings = bench.with_settings(redis_url=f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        settings = stack.with_settings(redis_url=f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
         async with postgres_backend.PostgresBackend(settings).leader_services(term) as services:
             with pytest.raises(RedisError):
                 await services.activity.read()
     await term.resign()
 
 
-async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(bench: CoordinatorStack) -> None:
-    store = bench.settings.data_dir / "archives"
+async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(stack: CoordinatorStack) -> None:
+    store = stack.settings.data_dir / "archives"
     store.rename(store.with_name("away"))
-    await bench.start(bench.with_settings(ttl_archive_seconds=1))
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    await bench.reach(workspace_id, DesiredState.STANDBY)
-    epoch = await bench.take_office()
-    redis = Redis.from_url(bench.settings.redis_url)
+    await stack.start(stack.with_settings(ttl_archive_seconds=1))
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.RUNNING)
+    await stack.reach(workspace_id, DesiredState.STANDBY)
+    epoch = await stack.take_office()
+    redis = Redis.from_url(stack.settings.redis_url)
     later = datetime.now(UTC) + HOUR
-    await expire(bench, redis, epoch, later)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.STANDBY
+    await expire(stack, redis, epoch, later)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
     store.with_name("away").rename(store)
-    await expire(bench, redis, epoch, later)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.ARCHIVED
+    await expire(stack, redis, epoch, later)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.ARCHIVED
     await redis.aclose()
 
 
-async def test_a_late_runner_changes_nothing(bench: CoordinatorStack, redis: Redis) -> None:
-    workspace_id, epoch = await running_without_a_leader(bench)
+async def test_a_late_runner_changes_nothing(stack: CoordinatorStack, redis: Redis) -> None:
+    workspace_id, epoch = await running_without_a_leader(stack)
     with pytest.raises(StaleLeader):
-        await expire(bench, redis, epoch - 1, datetime.now(UTC) + HOUR)
-    assert (await bench.get(workspace_id)).desired_state is DesiredState.RUNNING
+        await expire(stack, redis, epoch - 1, datetime.now(UTC) + HOUR)
+    assert (await stack.get(workspace_id)).desired_state is DesiredState.RUNNING
 
 
-async def test_gc_removes_a_replaced_archive_only_after_its_grace(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    first = await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    await bench.reach(workspace_id, DesiredState.STANDBY)
-    second = await bench.reach(workspace_id, DesiredState.ARCHIVED)
-    epoch = await bench.take_office()
-    runner = gc_runner(bench, epoch)
+async def test_gc_removes_a_replaced_archive_only_after_its_grace(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.RUNNING)
+    first = await stack.reach(workspace_id, DesiredState.ARCHIVED)
+    await stack.reach(workspace_id, DesiredState.STANDBY)
+    second = await stack.reach(workspace_id, DesiredState.ARCHIVED)
+    epoch = await stack.take_office()
+    runner = gc_runner(stack, epoch)
     now = datetime.now(UTC)
     assert await runner.tick(now) == 0
     assert await runner.tick(now + HOUR) == 0
     assert await runner.tick(now + 3 * HOUR) > 0
-    left = {item.key for item in await bench.providers.archives.list()}
+    left = {item.key for item in await stack.providers.archives.list()}
     assert left == {second.archive_key}
-    async with bench.engine.connect() as conn:
+    async with stack.engine.connect() as conn:
         removed = await conn.scalar(
             select(archives.c.removed_at).where(archives.c.archive_key == first.archive_key)
         )
     assert removed is not None
 
 
-async def test_gc_removes_audit_entries_after_their_retention_and_not_before(bench: CoordinatorStack) -> None:
-    epoch = await bench.take_office()
+async def test_gc_removes_audit_entries_after_their_retention_and_not_before(stack: CoordinatorStack) -> None:
+    epoch = await stack.take_office()
     now, day = datetime.now(UTC), 24 * HOUR
     row = {"actor_name": "x", "actor_kind": "cli", "action": "user.deleted", "outcome": "success"}
     ages = (3 * day, 29 * day, 31 * day, 400 * day)
-    async with bench.engine.begin() as conn:
+    async with stack.engine.begin() as conn:
         await conn.execute(insert(audit_log), [row | {"details": {}, "at": now - age} for age in ages])
 
     async def left() -> int:
-        async with bench.engine.connect() as conn:
+        async with stack.engine.connect() as conn:
             return await conn.scalar(select(func.count()).select_from(audit_log)) or 0
 
-    await GcRunner(records_of(bench, epoch), bench.providers, RULES, epoch).tick(now)
+    await GcRunner(records_of(stack, epoch), stack.providers, RULES, epoch).tick(now)
     assert await left() == 4, "no retention is set: everything stays"
-    rules = gc_rules_of(bench.with_settings(audit_retention_days=30))
-    await GcRunner(records_of(bench, epoch), bench.providers, rules, epoch).tick(now)
+    rules = gc_rules_of(stack.with_settings(audit_retention_days=30))
+    await GcRunner(records_of(stack, epoch), stack.providers, rules, epoch).tick(now)
     assert await left() == 2
 
 
-async def add_entries(bench: CoordinatorStack, workspace_id: str, count: int) -> None:
+async def add_entries(stack: CoordinatorStack, workspace_id: str, count: int) -> None:
     now = datetime.now(UTC)
     entry = {"workspace_id": workspace_id, "at": now, "actor": "u1", "event": "wish"}
-    async with bench.engine.begin() as conn:
+    async with stack.engine.begin() as conn:
         await conn.execute(insert(timeline_table), [entry | {"message": str(n)} for n in range(count)])
 
 
 async def test_gc_keeps_the_newest_entries_of_a_timeline(
-    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
+    stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each wish adds one: starting and stopping a workspace without end must not fill the database."""
-    long, short = [await bench.create(DesiredState.ARCHIVED) for _ in range(2)]
-    await add_entries(bench, long, 9)
+    long, short = [await stack.create(DesiredState.ARCHIVED) for _ in range(2)]
+    await add_entries(stack, long, 9)
     monkeypatch.setattr(timeline, "KEPT", 4)
     monkeypatch.setattr(store_records, "ROWS_AT_ONCE", 2)
-    await gc_runner(bench, await bench.take_office()).tick(datetime.now(UTC))
-    assert await bench.story(long) == [f"wish: {number}" for number in range(5, 9)]
-    assert len(await bench.story(short)) == 1
+    await gc_runner(stack, await stack.take_office()).tick(datetime.now(UTC))
+    assert await stack.story(long) == [f"wish: {number}" for number in range(5, 9)]
+    assert len(await stack.story(short)) == 1
 
 
 async def test_gc_removes_the_timelines_of_purged_workspaces_and_no_others(
-    bench: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
+    stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are shown no more. Those that an earlier version purged go as well."""
-    purged, in_trash, living = [await bench.create(DesiredState.ARCHIVED) for _ in range(3)]
+    purged, in_trash, living = [await stack.create(DesiredState.ARCHIVED) for _ in range(3)]
     for workspace_id in (purged, in_trash, living):
-        await add_entries(bench, workspace_id, 5)
+        await add_entries(stack, workspace_id, 5)
     now = datetime.now(UTC)
-    async with bench.engine.begin() as conn:
+    async with stack.engine.begin() as conn:
         c = workspaces.c
         deleted = {"desired_state": DesiredState.DELETED.value, "deleted_at": now}
         await conn.execute(update(workspaces).where(c.id.in_([purged, in_trash])).values(**deleted))
         await conn.execute(update(workspaces).where(c.id == purged).values(purged_at=now))
     monkeypatch.setattr(store_records, "ROWS_AT_ONCE", 2)
-    await gc_runner(bench, await bench.take_office()).tick(now)
-    assert [len(await bench.story(each)) for each in (purged, in_trash, living)] == [0, 6, 6]
+    await gc_runner(stack, await stack.take_office()).tick(now)
+    assert [len(await stack.story(each)) for each in (purged, in_trash, living)] == [0, 6, 6]
 
 
-async def test_a_slow_store_does_not_cost_the_leader_its_office(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.ARCHIVED)
-    await bench.until_phase(workspace_id, Phase.ARCHIVED)
-    await bench.stop()
-    async with bench.engine.begin() as conn:
+async def test_a_slow_store_does_not_cost_the_leader_its_office(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.ARCHIVED)
+    await stack.until_phase(workspace_id, Phase.ARCHIVED)
+    await stack.stop()
+    async with stack.engine.begin() as conn:
         await conn.execute(update(workspaces).values(archive_key=None, archive_op_id=None))
-    term = await campaign(bench.settings.database_url, "test")
+    term = await campaign(stack.settings.database_url, "test")
     assert term is not None
 
     class Slow(ArchiveStore):
@@ -372,66 +372,66 @@ async def test_a_slow_store_does_not_cost_the_leader_its_office(bench: Coordinat
             await super().remove(key)
 
     slow = Slow(
-        bench.providers.storage_location.archive_url, bench.providers.storage_location.installation_id
+        stack.providers.storage_location.archive_url, stack.providers.storage_location.installation_id
     )
-    runner = gc_runner(bench, term.epoch, replace(bench.providers, archives=slow))
+    runner = gc_runner(stack, term.epoch, replace(stack.providers, archives=slow))
     await runner.tick(datetime.now(UTC))
     assert await runner.tick(datetime.now(UTC) + 3 * HOUR) > 0
     await term.resign()
 
 
-async def test_an_archive_whose_workspace_is_locked_does_not_stop_the_rest(bench: CoordinatorStack) -> None:
-    await bench.start()
-    locked, other = [await bench.create(DesiredState.ARCHIVED) for _ in range(2)]
+async def test_an_archive_whose_workspace_is_locked_does_not_stop_the_rest(stack: CoordinatorStack) -> None:
+    await stack.start()
+    locked, other = [await stack.create(DesiredState.ARCHIVED) for _ in range(2)]
     for workspace_id in (locked, other):
-        await bench.until_phase(workspace_id, Phase.ARCHIVED)
-    runner = gc_runner(bench, await bench.take_office())
-    async with bench.engine.begin() as conn:
+        await stack.until_phase(workspace_id, Phase.ARCHIVED)
+    runner = gc_runner(stack, await stack.take_office())
+    async with stack.engine.begin() as conn:
         await conn.execute(update(workspaces).values(archive_key=None, archive_op_id=None))
     now = datetime.now(UTC)
     await runner.tick(now)
-    async with bench.engine.begin() as conn:
+    async with stack.engine.begin() as conn:
         await conn.execute(select(workspaces.c.id).where(workspaces.c.id == locked).with_for_update())
         assert await runner.tick(now + 3 * HOUR) > 0
-        assert {item.workspace_id for item in await bench.providers.archives.list()} == {locked}
+        assert {item.workspace_id for item in await stack.providers.archives.list()} == {locked}
     assert await runner.tick(now + 3 * HOUR) > 0
-    assert await bench.providers.archives.list() == []
+    assert await stack.providers.archives.list() == []
 
 
-async def test_the_trash_is_purged_after_its_retention_and_not_before(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create()
-    await bench.until_phase(workspace_id, Phase.RUNNING)
-    async with bench.engine.begin() as conn:
+async def test_the_trash_is_purged_after_its_retention_and_not_before(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create()
+    await stack.until_phase(workspace_id, Phase.RUNNING)
+    async with stack.engine.begin() as conn:
         await gate.delete(conn, workspace_id, actor="u1", now=datetime.now(UTC))
-    await bench.until_phase(workspace_id, Phase.DELETED)
-    epoch = await bench.take_office()
-    runner = gc_runner(bench, epoch)
+    await stack.until_phase(workspace_id, Phase.DELETED)
+    epoch = await stack.take_office()
+    runner = gc_runner(stack, epoch)
     now = datetime.now(UTC)
     await runner.tick(now + 23 * HOUR)
-    assert (await bench.get(workspace_id)).purged_at is None
-    assert len(await bench.providers.archives.list()) == 1
+    assert (await stack.get(workspace_id)).purged_at is None
+    assert len(await stack.providers.archives.list()) == 1
     await runner.tick(now + 25 * HOUR)
-    assert (await bench.get(workspace_id)).purged_at is not None
+    assert (await stack.get(workspace_id)).purged_at is not None
     await runner.tick(now + 28 * HOUR)
-    assert await bench.providers.archives.list() == []
+    assert await stack.providers.archives.list() == []
 
 
-async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
-    epoch = await bench.take_office()
-    home = await bench.home(workspace_id)
+async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
+    epoch = await stack.take_office()
+    home = await stack.home(workspace_id)
     (home / "work").write_text("precious")
     for name in (".staging-op0", ".deleted-op0", ".aside-op0"):
         (home.parent / name / "deep").mkdir(parents=True)
-    runner = gc_runner(bench, epoch)
+    runner = gc_runner(stack, epoch)
     now = datetime.now(UTC)
 
     async def left_after(hours: int) -> set[str]:
         await runner.tick(now + hours * HOUR)
-        await bench.jobs_end()
+        await stack.jobs_end()
         return {path.name for path in home.parent.iterdir()} - {".lock", ".fence", ".marker", "home"}
 
     assert await left_after(0) == {".staging-op0", ".deleted-op0", ".aside-op0"}
@@ -442,9 +442,9 @@ async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(b
     assert (home / "work").read_text() == "precious"
 
 
-async def test_what_a_killed_starter_has_left_of_a_job_goes(bench: CoordinatorStack) -> None:
+async def test_what_a_killed_starter_has_left_of_a_job_goes(stack: CoordinatorStack) -> None:
     """Nobody starts it again: its home has been cleared by another."""
-    jobs = bench.settings.data_dir / "jobs"
+    jobs = stack.settings.data_dir / "jobs"
     for name in ("w1-clear", "w2-clear", "w3-clear", "lost+found", "notes"):
         (jobs / name).mkdir(parents=True)
     (jobs / "w2-clear" / "lock").touch()
@@ -452,7 +452,7 @@ async def test_what_a_killed_starter_has_left_of_a_job_goes(bench: CoordinatorSt
     (jobs / "a-file").touch()
     starting = try_lock(jobs / "w3-clear" / "lock")
     assert starting is not None
-    runner = gc_runner(bench, await bench.take_office())
+    runner = gc_runner(stack, await stack.take_office())
     await runner.tick(datetime.now(UTC))
     assert {path.name for path in jobs.iterdir()} == {"w3-clear", "lost+found", "notes", "a-file"}
     os.close(starting)
@@ -460,26 +460,26 @@ async def test_what_a_killed_starter_has_left_of_a_job_goes(bench: CoordinatorSt
     assert {path.name for path in jobs.iterdir()} == {"lost+found", "notes", "a-file"}
 
 
-async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_ones_go(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
-    epoch = await bench.take_office()
-    home = await bench.home(workspace_id)
+async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_ones_go(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
+    epoch = await stack.take_office()
+    home = await stack.home(workspace_id)
     unknown = home.parents[1] / "unknown" / "home"
     unknown.mkdir(parents=True)
-    async with bench.engine.begin() as conn:
+    async with stack.engine.begin() as conn:
         await conn.execute(
             update(workspaces).values(
                 desired_state="DELETED", deleted_at=datetime.now(UTC), phase="DELETED", error_reason="Timeout"
             )
         )
-    runner = gc_runner(bench, epoch)
+    runner = gc_runner(stack, epoch)
     now = datetime.now(UTC)
 
     async def left_after(hours: int) -> tuple[bool, bool]:
         await runner.tick(now + hours * HOUR)
-        await bench.jobs_end()
+        await stack.jobs_end()
         return home.exists(), unknown.exists()
 
     assert await left_after(0) == (True, True)
@@ -488,25 +488,25 @@ async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_o
     assert await left_after(28) == (False, False)
 
 
-async def test_gc_leaves_everything_alone_when_the_store_is_not_ours(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.ARCHIVED)
-    await bench.until_phase(workspace_id, Phase.ARCHIVED)
-    epoch = await bench.take_office()
-    async with bench.engine.begin() as conn:
+async def test_gc_leaves_everything_alone_when_the_store_is_not_ours(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.ARCHIVED)
+    await stack.until_phase(workspace_id, Phase.ARCHIVED)
+    epoch = await stack.take_office()
+    async with stack.engine.begin() as conn:
         await conn.execute(update(workspaces).values(archive_key=None, archive_op_id=None))
-    marker = bench.settings.data_dir / "archives" / ".codehub-installation"
+    marker = stack.settings.data_dir / "archives" / ".codehub-installation"
     marker.write_text("another installation")
-    runner = gc_runner(bench, epoch)
+    runner = gc_runner(stack, epoch)
     for hours in (0, 3, 100):
         assert await runner.tick(datetime.now(UTC) + hours * HOUR) == 0
-    assert list((bench.settings.data_dir / "archives" / workspace_id).rglob("home.tar.zst"))
+    assert list((stack.settings.data_dir / "archives" / workspace_id).rglob("home.tar.zst"))
 
 
-async def full_home(bench: CoordinatorStack, workspace_id: str) -> tuple[Path, str]:
+async def full_home(stack: CoordinatorStack, workspace_id: str) -> tuple[Path, str]:
     """A home that takes a moment to move, and its hash."""
-    await bench.until_phase(workspace_id, Phase.STANDBY)
-    home = await bench.home(workspace_id)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
+    home = await stack.home(workspace_id)
     make_tree(home, seed=5)
     for number in range(32):
         (home / f"noise-{number}").write_bytes(os.urandom(1 << 20))
@@ -514,55 +514,55 @@ async def full_home(bench: CoordinatorStack, workspace_id: str) -> tuple[Path, s
     return home, tree_hash(home)
 
 
-async def halfway(bench: CoordinatorStack, workspace_id: str, wish: DesiredState, reached: Callable[[], object]) -> None:
+async def halfway(stack: CoordinatorStack, workspace_id: str, wish: DesiredState, reached: Callable[[], object]) -> None:
     """The wish's job in the middle of its work, where it stays until it is killed."""
     with sleepy_tar():
-        await bench.wish(workspace_id, wish)
+        await stack.wish(workspace_id, wish)
         await eventually(lambda: asyncio.to_thread(reached), "the job to be halfway")
-    (job_id,) = await bench.providers.jobs.list()
-    fact = await bench.providers.jobs.status(job_id)
+    (job_id,) = await stack.providers.jobs.list()
+    fact = await stack.providers.jobs.status(job_id)
     assert fact is not None and fact.state is JobState.RUNNING
 
 
-async def cancel(bench: CoordinatorStack, workspace_id: str) -> Workspace:
+async def cancel(stack: CoordinatorStack, workspace_id: str) -> Workspace:
     """The workspace at rest; its job is dead."""
-    async with bench.engine.begin() as conn:
+    async with stack.engine.begin() as conn:
         await gate.cancel(conn, workspace_id, actor="u1", now=datetime.now(UTC))
-    rested = await bench.until(workspace_id, lambda w: w.operation is Operation.NONE)
-    assert processes_of(bench.settings.data_dir / "jobs") == []
+    rested = await stack.until(workspace_id, lambda w: w.operation is Operation.NONE)
+    assert processes_of(stack.settings.data_dir / "jobs") == []
     assert (rested.request, rested.error_reason, rested.error_count) == (None, None, 0)
-    assert any(line.startswith("cancelled: ") for line in await bench.story(workspace_id))
+    assert any(line.startswith("cancelled: ") for line in await stack.story(workspace_id))
     return rested
 
 
-async def test_a_cancelled_archive_leaves_the_home_where_it_is(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    home, before = await full_home(bench, workspace_id)
-    store = bench.settings.data_dir / "archives" / workspace_id
+async def test_a_cancelled_archive_leaves_the_home_where_it_is(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    home, before = await full_home(stack, workspace_id)
+    store = stack.settings.data_dir / "archives" / workspace_id
 
     def begun() -> bool:
         return any(part.stat().st_size for part in store.glob("*/home.tar.zst#*"))
 
-    await halfway(bench, workspace_id, DesiredState.ARCHIVED, begun)
-    rested = await cancel(bench, workspace_id)
+    await halfway(stack, workspace_id, DesiredState.ARCHIVED, begun)
+    rested = await cancel(stack, workspace_id)
     assert (rested.phase, rested.desired_state) == (Phase.STANDBY, DesiredState.STANDBY)
     assert rested.archive_key is None and not list(store.glob("*/.meta"))
     assert tree_hash(home) == before
-    await bench.reach(workspace_id, DesiredState.ARCHIVED)
+    await stack.reach(workspace_id, DesiredState.ARCHIVED)
 
 
-async def test_a_cancelled_restore_leaves_the_archive_where_it_is(bench: CoordinatorStack) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    home, before = await full_home(bench, workspace_id)
-    archived = await bench.reach(workspace_id, DesiredState.ARCHIVED)
+async def test_a_cancelled_restore_leaves_the_archive_where_it_is(stack: CoordinatorStack) -> None:
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    home, before = await full_home(stack, workspace_id)
+    archived = await stack.reach(workspace_id, DesiredState.ARCHIVED)
     await halfway(
-        bench, workspace_id, DesiredState.STANDBY, lambda: list(home.parent.glob(".staging-*/*"))[1:]
+        stack, workspace_id, DesiredState.STANDBY, lambda: list(home.parent.glob(".staging-*/*"))[1:]
     )
-    rested = await cancel(bench, workspace_id)
+    rested = await cancel(stack, workspace_id)
     assert (rested.phase, rested.desired_state) == (Phase.ARCHIVED, DesiredState.ARCHIVED)
     assert rested.archive_key == archived.archive_key
     assert not home.exists()
-    await bench.reach(workspace_id, DesiredState.STANDBY)
+    await stack.reach(workspace_id, DesiredState.STANDBY)
     assert tree_hash(home) == before

@@ -29,28 +29,28 @@ STRAYS_UID = UID_BASE + 9_000 if os.geteuid() == 0 else None
 class StrayFixture:
     """A container without a row on our runtime, and one of the same name on another installation's."""
 
-    bench: CoordinatorStack
+    stack: CoordinatorStack
     elsewhere: Runtime
 
     async def start_stray(self, runtime: Runtime, home: Path) -> None:
         home.mkdir(mode=0o700)
         if STRAYS_UID is not None:
             os.chown(home, STRAYS_UID, STRAYS_UID)
-        image = self.bench.providers.images["tiny"]
+        image = self.stack.providers.images["tiny"]
         await runtime.start(WorkloadSpec(STRAY, image, home, "op-0", STRAYS_UID))
 
     async def runner(self) -> GcRunner:
         """GC in a term of office of its own."""
-        epoch = await self.bench.take_office()
-        return GcRunner(self.bench.records(epoch, RULES.retention), self.bench.providers, RULES, epoch)
+        epoch = await self.stack.take_office()
+        return GcRunner(self.stack.records(epoch, RULES.retention), self.stack.providers, RULES, epoch)
 
 
 @pytest.fixture
-async def fixture(bench: CoordinatorStack) -> AsyncIterator[StrayFixture]:
+async def fixture(stack: CoordinatorStack) -> AsyncIterator[StrayFixture]:
     place = short_temp_dir()
-    elsewhere = make_runtime(bench.with_settings(data_dir=place), "another-installation")
-    made = StrayFixture(bench, elsewhere)
-    await made.start_stray(bench.providers.runtime, place / "home")
+    elsewhere = make_runtime(stack.with_settings(data_dir=place), "another-installation")
+    made = StrayFixture(stack, elsewhere)
+    await made.start_stray(stack.providers.runtime, place / "home")
     await made.start_stray(elsewhere, place / "home-elsewhere")
     yield made
     await elsewhere.delete(STRAY)
@@ -62,10 +62,10 @@ async def running(runtime: Runtime) -> set[str]:
 
 
 async def test_a_container_without_a_row_goes_after_its_grace_and_nobody_elses(fixture: StrayFixture) -> None:
-    bench, ours = fixture.bench, fixture.bench.providers.runtime
-    await bench.start()
-    known = await bench.create()
-    await bench.until_phase(known, Phase.RUNNING)
+    stack, ours = fixture.stack, fixture.stack.providers.runtime
+    await stack.start()
+    known = await stack.create()
+    await stack.until_phase(known, Phase.RUNNING)
     runner = await fixture.runner()
     first_seen = datetime.now(UTC)
     for later in (timedelta(0), GRACE - MOMENT):
@@ -80,7 +80,7 @@ async def test_a_container_without_a_row_goes_after_its_grace_and_nobody_elses(f
 
 
 async def test_the_grace_begins_anew_for_a_container_that_was_gone_meanwhile(fixture: StrayFixture) -> None:
-    ours, home = fixture.bench.providers.runtime, fixture.bench.settings.data_dir.with_suffix(".home")
+    ours, home = fixture.stack.providers.runtime, fixture.stack.settings.data_dir.with_suffix(".home")
     runner = await fixture.runner()
     first_seen = datetime.now(UTC)
     await runner.tick(first_seen)

@@ -37,19 +37,19 @@ WHOLE = len(CONTENT) + len(f"sha256:{SHA}\nbytes=100 unpacked=10 entries=1\n")
 class GcFixture:
     """One installation whose archives and rows a test lays out by hand."""
 
-    def __init__(self, bench: CoordinatorStack, url: str, proxy: FaultyProxy | None) -> None:
-        bench.settings = bench.with_settings(archive_url=url)
-        bench.providers = make_providers(bench.settings, INSTALLATION)
-        self.bench, self.url, self.proxy = bench, url, proxy
+    def __init__(self, stack: CoordinatorStack, url: str, proxy: FaultyProxy | None) -> None:
+        stack.settings = stack.with_settings(archive_url=url)
+        stack.providers = make_providers(stack.settings, INSTALLATION)
+        self.stack, self.url, self.proxy = stack, url, proxy
         self._objects = open_object_store(url)
 
     async def workspace(self, **columns: object) -> str:
-        workspace_id = await self.bench.create(DesiredState.STANDBY)
+        workspace_id = await self.stack.create(DesiredState.STANDBY)
         await self.change(workspace_id, **{"phase": "STANDBY", **columns})
         return workspace_id
 
     async def change(self, workspace_id: str, **columns: object) -> None:
-        async with self.bench.engine.begin() as conn:
+        async with self.stack.engine.begin() as conn:
             await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**columns))
 
     async def archived(self, name: str, **columns: object) -> str:
@@ -72,13 +72,13 @@ class GcFixture:
 
     async def tick(self, hours: float, store: ArchiveStore | None = None) -> int:
         """One cycle of a leader that has just taken over: it remembers only what is in the database."""
-        epoch = await self.bench.take_office()
-        providers = self.bench.providers if store is None else replace(self.bench.providers, archives=store)
-        records = self.bench.records(epoch, RULES.retention)
+        epoch = await self.stack.take_office()
+        providers = self.stack.providers if store is None else replace(self.stack.providers, archives=store)
+        records = self.stack.records(epoch, RULES.retention)
         return await GcRunner(records, providers, RULES, epoch).tick(NOW + hours * HOUR)
 
     async def fill_home(self, workspace_id: str) -> Path:
-        volumes, key = self.bench.providers.volumes, (await self.bench.get(workspace_id)).home_store_key
+        volumes, key = self.stack.providers.volumes, (await self.stack.get(workspace_id)).home_store_key
         await volumes.provision(key, GENERATION, 1, None, {})
         for number in range(32):
             (volumes.path(key) / f"{number}").write_bytes(os.urandom(1 << 20))
@@ -87,7 +87,7 @@ class GcFixture:
     async def halfway(self, job_id: str, spec: JobSpec, reached: Callable[[], object]) -> None:
         """A real job in the middle of its work, where it stays until it is killed."""
         with sleepy_tar():
-            await self.bench.providers.jobs.start(job_id, spec)
+            await self.stack.providers.jobs.start(job_id, spec)
             await eventually(lambda: asyncio.to_thread(reached), "the job to be halfway")
         assert (await self.status(job_id)).state is JobState.RUNNING
 
@@ -95,11 +95,11 @@ class GcFixture:
         return any(stored.size for stored in self._objects.list() if "#" in stored.path)
 
     async def run(self, job_id: str, spec: JobSpec) -> None:
-        await self.bench.providers.jobs.start(job_id, spec)
-        await self.bench.jobs_end()
+        await self.stack.providers.jobs.start(job_id, spec)
+        await self.stack.jobs_end()
         assert (await self.status(job_id)).state is JobState.SUCCEEDED
 
     async def status(self, job_id: str) -> JobFact:
-        fact = await self.bench.providers.jobs.status(job_id)
+        fact = await self.stack.providers.jobs.status(job_id)
         assert fact is not None
         return fact

@@ -27,16 +27,16 @@ IN_A_DIRECTORY = pytest.mark.parametrize("gc", ["directory"], indirect=True)
 
 @pytest.fixture(params=["directory", "s3"])
 async def gc(request: pytest.FixtureRequest, database_url: str, redis_url: str) -> AsyncIterator[GcFixture]:
-    async with new_stack(database_url, redis_url) as bench:
+    async with new_stack(database_url, redis_url) as stack:
         if request.param == "directory":
-            yield GcFixture(bench, f"file://{bench.settings.data_dir}/archives", None)
+            yield GcFixture(stack, f"file://{stack.settings.data_dir}/archives", None)
             return
         url: str = request.getfixturevalue("s3_url")
         server: S3Server = request.getfixturevalue("s3_server")
         with FaultyProxy.before(server.endpoint) as proxy:
             use(server.environment(proxy.endpoint), request.getfixturevalue("monkeypatch"))
             await ArchiveStore(url, INSTALLATION).initialise()
-            yield GcFixture(bench, url, proxy)
+            yield GcFixture(stack, url, proxy)
 
 
 async def test_what_nothing_protects_goes_after_its_grace_and_the_rest_stays(gc: GcFixture) -> None:
@@ -58,7 +58,7 @@ async def test_what_nothing_protects_goes_after_its_grace_and_the_rest_stays(gc:
     recovered = await gc.archived("a2")
     stays["of a recovered workspace"] = archive_key(recovered, "a2")
     stays["left behind by a recovery, in its grace"] = kept = gc.put(recovered, "a1")
-    async with gc.bench.engine.begin() as conn:
+    async with gc.stack.engine.begin() as conn:
         left = {"workspace_id": recovered, "archive_op_id": "a1", "archive_key": kept, "sha256": SHA}
         sizes = {"bytes": 1, "unpacked": 1, "entries": 1, "created_at": NOW}
         await conn.execute(insert(archives).values(**left, **sizes, kept_until=NOW + 200 * HOUR))
@@ -71,7 +71,7 @@ async def test_what_nothing_protects_goes_after_its_grace_and_the_rest_stays(gc:
 
     async def left_after(hours: float) -> tuple[set[str], int]:
         freed = await gc.tick(hours)
-        return {item.key for item in await gc.bench.providers.archives.list()}, freed
+        return {item.key for item in await gc.stack.providers.archives.list()}, freed
 
     assert await left_after(0) == (everything, 0)
     assert await left_after(1.9) == (everything, 0)
@@ -187,7 +187,7 @@ async def test_a_database_that_cannot_be_read_ends_the_cycle_before_anything_is_
     living = await gc.archived("a2")
     gc.put(living, "a1")
     await gc.tick(0)
-    async with gc.bench.engine.begin() as conn:
+    async with gc.stack.engine.begin() as conn:
         await conn.execute(text("ALTER TABLE workspaces RENAME TO away"))
     with pytest.raises(DBAPIError):
         await gc.tick(3)
@@ -198,8 +198,8 @@ async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(gc
     workspace_id = await gc.workspace()
     await gc.fill_home(workspace_id)
     place, key = (
-        gc.bench.providers.storage_location,
-        (await gc.bench.get(workspace_id)).home_store_key,
+        gc.stack.providers.storage_location,
+        (await gc.stack.get(workspace_id)).home_store_key,
     )
     if gc.proxy is not None:
         gc.proxy.break_requests("parts", Fault.SLOW, "PUT", "partNumber")
@@ -212,7 +212,7 @@ async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(gc
     assert "#" in unfinished
     assert (await gc.status("op1")).state is JobState.RUNNING
 
-    await gc.bench.providers.jobs.cancel("op1")
+    await gc.stack.providers.jobs.cancel("op1")
     assert (await gc.status("op1")).state is JobState.GONE
     assert gc.names() == {unfinished}
     assert await gc.tick(4) == 0, "the next attempt of the same operation may still want it"
@@ -222,7 +222,7 @@ async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(gc
     assert await gc.tick(5) == 0
     assert await gc.tick(6.9) == 0
     assert await gc.tick(7.1) > 0
-    assert {item.archive_op_id for item in await gc.bench.providers.archives.list()} == {"a2"}
+    assert {item.archive_op_id for item in await gc.stack.providers.archives.list()} == {"a2"}
     assert not any("#" in name for name in gc.names())
 
 
@@ -231,18 +231,18 @@ async def test_the_staging_directory_of_a_killed_restore_goes(gc: GcFixture) -> 
     workspace_id = await gc.workspace()
     home = await gc.fill_home(workspace_id)
     place, key = (
-        gc.bench.providers.storage_location,
-        (await gc.bench.get(workspace_id)).home_store_key,
+        gc.stack.providers.storage_location,
+        (await gc.stack.get(workspace_id)).home_store_key,
     )
     await gc.run("op1", ArchiveJob(location, workspace_id, key, GENERATION, "a1", 1, reserve=0))
     await gc.run("op2", DeleteJob(location, workspace_id, key, GENERATION, 1))
     restore = RestoreJob(location, workspace_id, key, "op3", archive_key(workspace_id, "a1"), None, 1, 0)
     staging = home.parent / ".staging-op3"
     await gc.halfway("op3", restore, lambda: list(staging.glob("*"))[1:])
-    await gc.bench.providers.jobs.cancel("op3")
+    await gc.stack.providers.jobs.cancel("op3")
     await gc.change(workspace_id, archive_op_id="a1", archive_key=archive_key(workspace_id, "a1"))
     for hours, there in ((0, True), (1.9, True), (2.1, False)):
         await gc.tick(hours)
-        await gc.bench.jobs_end()
+        await gc.stack.jobs_end()
         assert staging.exists() == there
     assert len(gc.names()) == 2

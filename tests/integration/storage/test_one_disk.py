@@ -134,63 +134,63 @@ def test_room_for_a_result_is_not_a_result(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-async def bench(disk: Disk, database_url: str, redis_url: str) -> AsyncIterator[CoordinatorStack]:
+async def stack(disk: Disk, database_url: str, redis_url: str) -> AsyncIterator[CoordinatorStack]:
     """A coordinator's, with everything that is not the database on the disk."""
-    async with new_stack(database_url, redis_url, within=disk.path) as bench:
-        yield bench
+    async with new_stack(database_url, redis_url, within=disk.path) as stack:
+        yield stack
 
 
-async def recovered(bench: CoordinatorStack, workspace_id: str, phase: Phase) -> None:
-    async with bench.engine.begin() as conn:
+async def recovered(stack: CoordinatorStack, workspace_id: str, phase: Phase) -> None:
+    async with stack.engine.begin() as conn:
         now = datetime.now(UTC)
         await gate.recover(conn, workspace_id, actor="u1", limits=LIMITS, source=None, now=now)
-    await bench.until_phase(workspace_id, phase)
+    await stack.until_phase(workspace_id, phase)
 
 
-async def in_error(bench: CoordinatorStack, workspace_id: str, desired: DesiredState) -> Workspace:
-    await bench.wish(workspace_id, desired)
-    return await bench.until(workspace_id, lambda w: w.phase is Phase.ERROR and w.operation is Operation.NONE)
+async def in_error(stack: CoordinatorStack, workspace_id: str, desired: DesiredState) -> Workspace:
+    await stack.wish(workspace_id, desired)
+    return await stack.until(workspace_id, lambda w: w.phase is Phase.ERROR and w.operation is Operation.NONE)
 
 
 async def test_a_full_disk_is_told_to_the_owner_and_a_recovery_goes_on_once_there_is_room(
-    disk: Disk, bench: CoordinatorStack
+    disk: Disk, stack: CoordinatorStack
 ) -> None:
-    await bench.start()
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
-    home = await bench.home(workspace_id)
+    await stack.start()
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
+    home = await stack.home(workspace_id)
     fill(home, HOME)
     give_to_its_user(home)
     before = tree_hash(home)
 
     disk.leave(HOME - 1)
-    failed = await in_error(bench, workspace_id, DesiredState.ARCHIVED)
+    failed = await in_error(stack, workspace_id, DesiredState.ARCHIVED)
     assert "make room" in (failed.error_message or "")
     assert failed.archive_key is None
     assert tree_hash(home) == before
     disk.make_room()
-    await recovered(bench, workspace_id, Phase.ARCHIVED)
+    await recovered(stack, workspace_id, Phase.ARCHIVED)
     assert not home.exists()
 
     disk.leave(HOME - 1)
-    failed = await in_error(bench, workspace_id, DesiredState.STANDBY)
+    failed = await in_error(stack, workspace_id, DesiredState.STANDBY)
     assert "make room" in (failed.error_message or "")
     assert {path.name for path in home.parent.iterdir()} == ALONE
     disk.make_room()
-    await recovered(bench, workspace_id, Phase.STANDBY)
+    await recovered(stack, workspace_id, Phase.STANDBY)
     assert tree_hash(home) == before
 
 
-async def test_an_archive_leaves_a_quarter_of_the_reserve(disk: Disk, bench: CoordinatorStack) -> None:
+async def test_an_archive_leaves_a_quarter_of_the_reserve(disk: Disk, stack: CoordinatorStack) -> None:
     """Restores and starts keep all of it; archiving is what makes room."""
-    await bench.start(bench.with_settings(disk_reserve_bytes=32 << 20))
-    workspace_id = await bench.create(DesiredState.STANDBY)
-    await bench.until_phase(workspace_id, Phase.STANDBY)
-    home = await bench.home(workspace_id)
+    await stack.start(stack.with_settings(disk_reserve_bytes=32 << 20))
+    workspace_id = await stack.create(DesiredState.STANDBY)
+    await stack.until_phase(workspace_id, Phase.STANDBY)
+    home = await stack.home(workspace_id)
     fill(home, HOME)
     disk.leave(7)
-    failed = await in_error(bench, workspace_id, DesiredState.ARCHIVED)
+    failed = await in_error(stack, workspace_id, DesiredState.ARCHIVED)
     assert "8 MiB are kept in reserve: make room on the disk" in (failed.error_message or "")
     disk.leave(HOME + 9)
-    await recovered(bench, workspace_id, Phase.ARCHIVED)
+    await recovered(stack, workspace_id, Phase.ARCHIVED)
     assert not home.exists()
