@@ -186,7 +186,7 @@ class CoordinatorStack:
                 lambda fact: fact is None or fact.state is not JobState.RUNNING,
             )
 
-    async def take_office(self) -> int:
+    async def take_leadership(self) -> int:
         """Return the epoch of a term that the test itself holds, so that no coordinator interferes."""
         await self.stop()
         url = self.settings.database_url

@@ -186,7 +186,7 @@ def runner(stack: CoordinatorStack, epoch: int, volumes: LocalVolumes | None = N
 async def test_a_disk_that_is_not_mounted_stops_nobody(disk: Disk, stack: CoordinatorStack) -> None:
     await start(stack)
     hog = await running(stack, 20)
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     disk.leave(10)
     elsewhere = LocalVolumes(stack.settings.data_dir / "volumes", "another-installation")
     for _ in range(3):
@@ -198,7 +198,7 @@ async def test_a_disk_that_is_not_mounted_stops_nobody(disk: Disk, stack: Coordi
 async def test_only_an_undisturbed_workspace_is_stopped(disk: Disk, stack: CoordinatorStack) -> None:
     await start(stack)
     workspace_id = await running(stack, 1)
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     records = stack.records(epoch, timedelta(days=1))
     home = next(item for item in await records.homes() if item.workspace_id == workspace_id)
     notice, now = Notice(workspace_id, "Stopped: a test."), datetime.now(UTC)
@@ -216,7 +216,7 @@ async def test_only_an_undisturbed_workspace_is_stopped(disk: Disk, stack: Coord
 async def test_measuring_writes_no_workspace_row_and_nothing_that_is_known(disk: Disk, stack: CoordinatorStack) -> None:
     await start(stack)
     workspace_id = await running(stack, 2)
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     before = await stack.get(workspace_id)
     await runner(stack, epoch).tick()
     known = await record(stack, workspace_id)

@@ -107,7 +107,7 @@ def runner(stack: CoordinatorStack, epoch: int, providers: Providers, reserve: i
 
 
 async def test_a_disk_below_its_reserve_degrades_and_turns_back(stack: CoordinatorStack) -> None:
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     await runner(stack, epoch, stack.providers, reserve=1 << 60).tick()
     found = await look(stack)
     assert found.degraded == [CheckName.DISK]
@@ -130,7 +130,7 @@ async def test_an_engine_that_does_not_answer_degrades_and_turns_back(stack: Coo
     app.router.add_get("/{path:.*}", version)
     server = web.AppRunner(app, shutdown_timeout=1)
     try:
-        checks = runner(stack, await stack.take_office(), replace(stack.providers, runtime=runtime))
+        checks = runner(stack, await stack.take_leadership(), replace(stack.providers, runtime=runtime))
         await checks.tick()
         found = await look(stack)
         assert found.degraded == [CheckName.RUNTIME]
@@ -164,7 +164,7 @@ async def test_a_store_that_hangs_delays_no_other_check_and_is_not_asked_twice(
 ) -> None:
     monkeypatch.setattr(health_runner, "CHECK_TIMEOUT", 0.3)
     store = HangingStore(f"file://{stack.settings.data_dir}/archives", INSTALLATION)
-    checks = runner(stack, await stack.take_office(), replace(stack.providers, archives=store))
+    checks = runner(stack, await stack.take_leadership(), replace(stack.providers, archives=store))
     for _ in range(2):
         found = await checks.tick()
         assert [name for name, verdict in found.items() if not verdict.ok] == [CheckName.ARCHIVES]
@@ -180,7 +180,7 @@ async def test_a_store_that_hangs_delays_no_other_check_and_is_not_asked_twice(
 async def test_results_are_written_when_a_check_turns_and_only_by_the_leader(
     stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     checks = runner(stack, epoch, stack.providers)
     await checks.tick()
     written = await last_written(stack)
@@ -189,7 +189,7 @@ async def test_results_are_written_when_a_check_turns_and_only_by_the_leader(
     monkeypatch.setattr(health_runner, "SAVE_EVERY", 0.0)
     await checks.tick()
     assert await last_written(stack) > written
-    await stack.take_office()
+    await stack.take_leadership()
     with pytest.raises(StaleLeader):
         await stack.records(epoch, timedelta(1)).save_health_checks(
             {CheckName.DISK: CheckResult(False, "late")}
@@ -198,7 +198,7 @@ async def test_results_are_written_when_a_check_turns_and_only_by_the_leader(
 
 
 async def test_results_that_are_too_old_count_as_unknown(stack: CoordinatorStack) -> None:
-    await runner(stack, await stack.take_office(), stack.providers).tick()
+    await runner(stack, await stack.take_leadership(), stack.providers).tick()
     await stack.pool.execute("UPDATE health_checks SET checked_at = checked_at - interval '4 minutes'")
     found = await look(stack)
     assert found.ready and len(found.degraded) == 5

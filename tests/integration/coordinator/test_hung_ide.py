@@ -41,7 +41,7 @@ class Leader:
 
 
 async def leader_of(stack: CoordinatorStack, workspace_id: str) -> Leader:
-    return Leader(stack, await stack.take_office(), workspace_id)
+    return Leader(stack, await stack.take_leadership(), workspace_id)
 
 
 def state_of(stack: CoordinatorStack, workspace_id: str) -> State:

@@ -200,7 +200,7 @@ async def test_an_archive_that_waits_its_turn_does_not_time_out(
     workspace_id = await stack.create(DesiredState.STANDBY)
     await stack.until_phase(workspace_id, Phase.STANDBY)
     now = datetime.now(UTC)
-    controller = controller_of(stack, await stack.take_office(), lambda: now)
+    controller = controller_of(stack, await stack.take_leadership(), lambda: now)
     await stack.wish(workspace_id, DesiredState.ARCHIVED)
     await controller.reconcile(workspace_id)
     claimed = await stack.get(workspace_id)
@@ -427,7 +427,7 @@ async def test_an_outage_writes_and_queues_nothing(stack: CoordinatorStack, lost
         await stack.until_phase(both[0], Phase.RUNNING),
         await stack.until_phase(both[1], Phase.STANDBY),
     ]
-    controller = controller_of(stack, await stack.take_office())
+    controller = controller_of(stack, await stack.take_leadership())
     root = stack.settings.data_dir / lost
     root.rename(root.with_name("away"))
     try:
@@ -447,7 +447,7 @@ async def test_an_archive_that_is_back_is_found_again_beside_a_living_home(stack
     await stack.reach(workspace_id, DesiredState.ARCHIVED)
     standing = await stack.reach(workspace_id, DesiredState.STANDBY)
     assert standing.archive_key is not None
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     archive = stack.settings.data_dir / "archives" / standing.archive_key
 
     async def audited() -> str:
@@ -481,7 +481,7 @@ async def test_a_leader_that_wakes_up_late_stops_no_container(stack: Coordinator
 async def test_a_row_that_is_locked_for_long_is_no_failure_of_its_workspace(stack: CoordinatorStack) -> None:
     """The deletion of an account locks all rows of its user, for as long as it takes."""
     workspace_id = await stack.create(DesiredState.STANDBY)
-    before, controller = await stack.get(workspace_id), controller_of(stack, await stack.take_office())
+    before, controller = await stack.get(workspace_id), controller_of(stack, await stack.take_leadership())
     async with stack.engine.begin() as conn:
         await conn.execute(select(workspaces.c.id).with_for_update())
         assert await controller.reconcile(workspace_id) == LOCKED_ROW_RETRY

@@ -53,7 +53,7 @@ async def test_ttl_and_gc_touch_neither_it_nor_what_it_has(stack: CoordinatorSta
     archived = await stack.until_phase(workspace_id, Phase.ARCHIVED)
     standby = await stack.create(DesiredState.STANDBY)
     await stack.until_phase(standby, Phase.STANDBY)
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     now = datetime.now(UTC) + timedelta(days=1)
     deleted = {"desired_state": "DELETED", "deleted_at": datetime.now(UTC), "phase": "DELETED"}
     await put_on(stack, workspace_id, "docker", **deleted)

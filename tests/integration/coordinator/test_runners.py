@@ -67,7 +67,7 @@ async def running_without_a_leader(stack: CoordinatorStack) -> tuple[str, int]:
     await stack.start()
     workspace_id = await stack.create()
     await stack.until_phase(workspace_id, Phase.RUNNING)
-    return workspace_id, await stack.take_office()
+    return workspace_id, await stack.take_leadership()
 
 
 async def report(
@@ -259,7 +259,7 @@ async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(s
     workspace_id = await stack.create()
     await stack.until_phase(workspace_id, Phase.RUNNING)
     await stack.reach(workspace_id, DesiredState.STANDBY)
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     redis = Redis.from_url(stack.settings.redis_url)
     later = datetime.now(UTC) + HOUR
     await expire(stack, redis, epoch, later)
@@ -284,7 +284,7 @@ async def test_gc_removes_a_replaced_archive_only_after_its_grace(stack: Coordin
     first = await stack.reach(workspace_id, DesiredState.ARCHIVED)
     await stack.reach(workspace_id, DesiredState.STANDBY)
     second = await stack.reach(workspace_id, DesiredState.ARCHIVED)
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     runner = gc_runner(stack, epoch)
     now = datetime.now(UTC)
     assert await runner.tick(now) == 0
@@ -300,7 +300,7 @@ async def test_gc_removes_a_replaced_archive_only_after_its_grace(stack: Coordin
 
 
 async def test_gc_removes_audit_entries_after_their_retention_and_not_before(stack: CoordinatorStack) -> None:
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     now, day = datetime.now(UTC), 24 * HOUR
     row = {"actor_name": "x", "actor_kind": "cli", "action": "user.deleted", "outcome": "success"}
     ages = (3 * day, 29 * day, 31 * day, 400 * day)
@@ -333,7 +333,7 @@ async def test_gc_keeps_the_newest_entries_of_a_timeline(
     await add_entries(stack, long, 9)
     monkeypatch.setattr(timeline, "KEPT", 4)
     monkeypatch.setattr(store_records, "ROWS_AT_ONCE", 2)
-    await gc_runner(stack, await stack.take_office()).tick(datetime.now(UTC))
+    await gc_runner(stack, await stack.take_leadership()).tick(datetime.now(UTC))
     assert await stack.story(long) == [f"wish: {number}" for number in range(5, 9)]
     assert len(await stack.story(short)) == 1
 
@@ -352,7 +352,7 @@ async def test_gc_removes_the_timelines_of_purged_workspaces_and_no_others(
         await conn.execute(update(workspaces).where(c.id.in_([purged, in_trash])).values(**deleted))
         await conn.execute(update(workspaces).where(c.id == purged).values(purged_at=now))
     monkeypatch.setattr(store_records, "ROWS_AT_ONCE", 2)
-    await gc_runner(stack, await stack.take_office()).tick(now)
+    await gc_runner(stack, await stack.take_leadership()).tick(now)
     assert [len(await stack.story(each)) for each in (purged, in_trash, living)] == [0, 6, 6]
 
 
@@ -385,7 +385,7 @@ async def test_an_archive_whose_workspace_is_locked_does_not_stop_the_rest(stack
     locked, other = [await stack.create(DesiredState.ARCHIVED) for _ in range(2)]
     for workspace_id in (locked, other):
         await stack.until_phase(workspace_id, Phase.ARCHIVED)
-    runner = gc_runner(stack, await stack.take_office())
+    runner = gc_runner(stack, await stack.take_leadership())
     async with stack.engine.begin() as conn:
         await conn.execute(update(workspaces).values(archive_key=None, archive_op_id=None))
     now = datetime.now(UTC)
@@ -405,7 +405,7 @@ async def test_the_trash_is_purged_after_its_retention_and_not_before(stack: Coo
     async with stack.engine.begin() as conn:
         await gate.delete(conn, workspace_id, actor="u1", now=datetime.now(UTC))
     await stack.until_phase(workspace_id, Phase.DELETED)
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     runner = gc_runner(stack, epoch)
     now = datetime.now(UTC)
     await runner.tick(now + 23 * HOUR)
@@ -421,7 +421,7 @@ async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(s
     await stack.start()
     workspace_id = await stack.create(DesiredState.STANDBY)
     await stack.until_phase(workspace_id, Phase.STANDBY)
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     home = await stack.home(workspace_id)
     (home / "work").write_text("precious")
     for name in (".staging-op0", ".deleted-op0", ".aside-op0"):
@@ -452,7 +452,7 @@ async def test_what_a_killed_starter_has_left_of_a_job_goes(stack: CoordinatorSt
     (jobs / "a-file").touch()
     starting = try_lock(jobs / "w3-clear" / "lock")
     assert starting is not None
-    runner = gc_runner(stack, await stack.take_office())
+    runner = gc_runner(stack, await stack.take_leadership())
     await runner.tick(datetime.now(UTC))
     assert {path.name for path in jobs.iterdir()} == {"w3-clear", "lost+found", "notes", "a-file"}
     os.close(starting)
@@ -464,7 +464,7 @@ async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_o
     await stack.start()
     workspace_id = await stack.create(DesiredState.STANDBY)
     await stack.until_phase(workspace_id, Phase.STANDBY)
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     home = await stack.home(workspace_id)
     unknown = home.parents[1] / "unknown" / "home"
     unknown.mkdir(parents=True)
@@ -492,7 +492,7 @@ async def test_gc_leaves_everything_alone_when_the_store_is_not_ours(stack: Coor
     await stack.start()
     workspace_id = await stack.create(DesiredState.ARCHIVED)
     await stack.until_phase(workspace_id, Phase.ARCHIVED)
-    epoch = await stack.take_office()
+    epoch = await stack.take_leadership()
     async with stack.engine.begin() as conn:
         await conn.execute(update(workspaces).values(archive_key=None, archive_op_id=None))
     marker = stack.settings.data_dir / "archives" / ".codehub-installation"

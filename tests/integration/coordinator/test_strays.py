@@ -41,7 +41,7 @@ class StrayFixture:
 
     async def runner(self) -> GcRunner:
         """GC in a term of office of its own."""
-        epoch = await self.stack.take_office()
+        epoch = await self.stack.take_leadership()
         return GcRunner(self.stack.records(epoch, RULES.retention), self.stack.providers, RULES, epoch)
 
 

@@ -72,7 +72,7 @@ class GcFixture:
 
     async def tick(self, hours: float, store: ArchiveStore | None = None) -> int:
         """One cycle of a leader that has just taken over: it remembers only what is in the database."""
-        epoch = await self.stack.take_office()
+        epoch = await self.stack.take_leadership()
         providers = self.stack.providers if store is None else replace(self.stack.providers, archives=store)
         records = self.stack.records(epoch, RULES.retention)
         return await GcRunner(records, providers, RULES, epoch).tick(NOW + hours * HOUR)
