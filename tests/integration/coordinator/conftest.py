@@ -177,7 +177,7 @@ class CoordinatorStack:
         await self.wish(workspace_id, desired)
         return await self.until_phase(workspace_id, Phase(desired.value))
 
-    async def jobs_end(self) -> None:
+    async def wait_for_jobs(self) -> None:
         jobs = self.providers.jobs
         for job_id in await jobs.list():
             await eventually(

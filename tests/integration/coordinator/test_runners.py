@@ -431,7 +431,7 @@ async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(s
 
     async def left_after(hours: int) -> set[str]:
         await runner.tick(now + hours * HOUR)
-        await stack.jobs_end()
+        await stack.wait_for_jobs()
         return {path.name for path in home.parent.iterdir()} - {".lock", ".fence", ".marker", "home"}
 
     assert await left_after(0) == {".staging-op0", ".deleted-op0", ".aside-op0"}
@@ -479,7 +479,7 @@ async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_o
 
     async def left_after(hours: int) -> tuple[bool, bool]:
         await runner.tick(now + hours * HOUR)
-        await stack.jobs_end()
+        await stack.wait_for_jobs()
         return home.exists(), unknown.exists()
 
     assert await left_after(0) == (True, True)

@@ -96,7 +96,7 @@ class GcFixture:
 
     async def run(self, job_id: str, spec: JobSpec) -> None:
         await self.stack.providers.jobs.start(job_id, spec)
-        await self.stack.jobs_end()
+        await self.stack.wait_for_jobs()
         assert (await self.status(job_id)).state is JobState.SUCCEEDED
 
     async def status(self, job_id: str) -> JobFact:

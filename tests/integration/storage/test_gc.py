@@ -243,6 +243,6 @@ async def test_the_staging_directory_of_a_killed_restore_goes(gc: GcFixture) -> 
     await gc.change(workspace_id, archive_op_id="a1", archive_key=archive_key(workspace_id, "a1"))
     for hours, there in ((0, True), (1.9, True), (2.1, False)):
         await gc.tick(hours)
-        await gc.stack.jobs_end()
+        await gc.stack.wait_for_jobs()
         assert staging.exists() == there
     assert len(gc.names()) == 2
