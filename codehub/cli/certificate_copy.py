@@ -20,9 +20,9 @@ _KEY: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]*PRIVATE KEY)-----.*?-----END \
 
 
 class CertificateCopy:
-    """One file with the certificate and the key, readable by one group, and renewed like the originals.
+    """One file with the certificate and the key, readable by one group and updated with the originals.
 
-    It is replaced in one step: the gateway never sees the certificate of one and the key of another.
+    It is replaced in one step: the gateway never sees a certificate with the key of another one.
     """
 
     def __init__(self, originals: CertificateFiles, run_dir: Path, group: int) -> None:
@@ -44,13 +44,13 @@ class CertificateCopy:
             self._originals.examine()
             self._write()
         except CertificateError as error:
-            logger.warning("the renewed certificate is not taken, the old one stays", why=str(error))
+            logger.warning("the renewed certificate is invalid; the old one stays", reason=str(error))
         except OSError as error:
             logger.error("the renewed certificate cannot be copied", error=str(error))
             return
         self._stamp = stamp
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Check every second, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
@@ -67,7 +67,7 @@ class CertificateCopy:
 
 
 def remove(run_dir: Path) -> None:
-    """Remove the copy that the gateway no longer needs."""
+    """Remove the copy of a gateway that has stopped."""
     _path(run_dir).unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""The certificate of one's own: can it be served, and is it good for the addresses of CodeHub?"""
+"""Checks of the TLS certificate: whether it can be served, and whether it covers CodeHub's addresses."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -14,19 +14,22 @@ WARN_BEFORE: Final = timedelta(days=14)
 
 
 def files(settings: Settings) -> CertificateFiles | None:
+    """Return the configured certificate and key, or None if there are none."""
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return None
     return CertificateFiles(settings.tls_cert_file, settings.tls_key_file)
 
 
 def require_certificate(settings: Settings) -> None:
-    """RequirementError when there is one and it cannot be served."""
+    """Raise RequirementError if a certificate is configured and cannot be served."""
     if (given := files(settings)) is None:
         return
     try:
         given.examine()
     except CertificateError as error:
-        raise RequirementError(str(error), "correct TLS_CERT_FILE and TLS_KEY_FILE, or leave both out") from error
+        raise RequirementError(
+            str(error), "correct TLS_CERT_FILE and TLS_KEY_FILE, or leave both out"
+        ) from error
 
 
 def check_certificate(settings: Settings) -> list[Finding]:
@@ -44,18 +47,16 @@ def _names(settings: Settings, found: Certificate) -> Finding:
     if apps := urlsplit(f"//{settings.apps_host}").hostname:
         needed.append(f"*.{apps}")
     if missing := [name for name in needed if not found.covers(name)]:
-        message = f"does not name {' and '.join(missing)}: browsers will refuse it there"
+        message = f"does not cover {' and '.join(missing)}: browsers will reject it there"
         if apps == "localhost":
-            advice = (
-                "no certificate can: set APPS_DOMAIN to a domain of your own that resolves here, or to empty"
-            )
+            advice = "no certificate can: set APPS_DOMAIN to your own domain that resolves here, or to empty"
             return warn("certificate", message, advice)
         return warn("certificate", message, f"have it issued for {' and '.join(needed)}")
-    return ok("certificate", f"names {' and '.join(needed)}")
+    return ok("certificate", f"covers {' and '.join(needed)}")
 
 
 def _age(found: Certificate, now: datetime) -> Finding:
-    message = f"ends {found.not_after:%Y-%m-%d %H:%M} UTC"
+    message = f"expires {found.not_after:%Y-%m-%d %H:%M} UTC"
     if found.not_after - now < WARN_BEFORE:
-        return warn("certificate", message, "renew it; the gateway takes new files by itself")
+        return warn("certificate", message, "renew it; the gateway loads new files without a restart")
     return ok("certificate", message)

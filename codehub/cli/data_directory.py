@@ -1,4 +1,4 @@
-"""The data directory: made, recognised, and marked as this installation's."""
+"""The data directory: creating it, checking its content, and claiming its storage."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from codehub.storage.jobs.spec import StorageLocation
 logger = structlog.get_logger(__name__)
 
 INSTALLATION_ID = "installation-id"
-PARTS = {
+ENTRIES = {
     "archives", "installation-id", "jobs", "logs", "lost+found", "postgres", "postgres.new",
     "postgres.password", "postgres.reserve", "redis", "run", "runtime", "volumes", ".postgres.password.new",
     ".postgres.reserve.new", ".installation-id.new",
@@ -30,13 +30,13 @@ def is_new(data_dir: Path) -> bool:
 
 
 def prepare(data_dir: Path) -> Path:
-    """The data directory with its private parts; refuses a directory that holds something else."""
+    """Create the data directory and return its path. Reject a directory with other content."""
     path = data_dir.expanduser().absolute()
     if path.exists() and not path.is_dir():
         raise CommandError(f"{path} is not a directory")
-    if path.exists() and (strangers := {entry.name for entry in path.iterdir()} - PARTS):
+    if path.exists() and (unknown := {entry.name for entry in path.iterdir()} - ENTRIES):
         raise CommandError(
-            f"{path} holds {', '.join(sorted(strangers)[:3])}, which is not CodeHub's: "
+            f"{path} holds {', '.join(sorted(unknown)[:3])}, which is not CodeHub's: "
             "choose an empty or new directory with --data-dir"
         )
     path = path.resolve()
@@ -49,6 +49,7 @@ def prepare(data_dir: Path) -> Path:
 
 
 def installation_id(data_dir: Path) -> str | None:
+    """Return the installation id that the data directory records, or None."""
     try:
         return (data_dir / INSTALLATION_ID).read_text().strip()
     except FileNotFoundError:
@@ -56,18 +57,19 @@ def installation_id(data_dir: Path) -> str | None:
 
 
 def installation_mismatch(data_dir: Path, known: str, database_id: str) -> str:
+    """Return the error message for a data directory and a database of different installations."""
     return (
         f"{data_dir} belongs to installation {known}, but the database to {database_id}: "
         "they are not of one CodeHub"
     )
 
 
-async def settle(data_dir: Path, location: StorageLocation, claims: Claims) -> None:
-    """Claim volumes and archives at the first start; from then on only check them.
+async def claim_or_check_storage(data_dir: Path, location: StorageLocation, claims: Claims) -> None:
+    """Claim volumes and archives at the first start, and only check them at later starts.
 
-    An empty directory after the first start is a disk that is not mounted, and is never claimed again: the
-    database records the claims, as the file in the data directory did alone in earlier versions. The file is
-    written last, so that a first start that was killed is repeated.
+    An empty directory after the first start is a disk that is not mounted, so it is never claimed again. The
+    database records the claims. Earlier versions recorded them only by the file in the data directory. That
+    file is written last, so a first start that was killed is repeated.
     """
     database_id = location.installation_id
     known = installation_id(data_dir)
@@ -83,4 +85,4 @@ async def settle(data_dir: Path, location: StorageLocation, claims: Claims) -> N
         check_directory(location.volumes_root, database_id)
         await ArchiveStore(location.archive_url, database_id).check()
     except Unobservable as problem:
-        logger.warning("a disk is not there; what it holds is left as it is", problem=str(problem))
+        logger.warning("storage is missing; CodeHub does not touch its content", problem=str(problem))

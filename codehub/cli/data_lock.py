@@ -1,4 +1,4 @@
-"""One `codehub up` for a data directory."""
+"""Lock that allows one `codehub up` per data directory."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from codehub.host import file_lock
 
 @dataclass
 class DataLock:
-    """Held for the life of `up`; the kernel lets go of it when the process ends, however it ends."""
+    """Lock of a data directory. `up` holds it while it runs, and the kernel releases it however `up` ends."""
 
     descriptor: int
 
@@ -22,12 +22,12 @@ def lock_path(data_dir: Path) -> Path:
     return data_dir / "run" / "up.lock"
 
 
-def take(data_dir: Path) -> DataLock:
-    """The lock of a data directory, or a clear word about who has it."""
+def acquire(data_dir: Path) -> DataLock:
+    """Lock a data directory, or raise CommandError with the process that has the lock."""
     path = lock_path(data_dir)
     if (descriptor := file_lock.try_lock(path)) is None:
         raise CommandError(
-            f"CodeHub is already running on {data_dir} (process {holder(data_dir) or 'unknown'}): "
+            f"CodeHub is already running on {data_dir} (process {holder_pid(data_dir) or 'unknown'}): "
             "stop it with `codehub down`, or choose another --data-dir"
         )
     os.ftruncate(descriptor, 0)
@@ -35,8 +35,8 @@ def take(data_dir: Path) -> DataLock:
     return DataLock(descriptor)
 
 
-def holder(data_dir: Path) -> int | None:
-    """The process id of the `up` that runs on this data directory, None when none does."""
+def holder_pid(data_dir: Path) -> int | None:
+    """Return the process id of the `up` that runs on this data directory, or None."""
     path = lock_path(data_dir)
     if not file_lock.is_locked(path):
         return None

@@ -1,6 +1,6 @@
-"""What `codehub up` does to the database before the parts start, as a short-lived process of its own.
+"""Preparation of the database by `codehub up` before the parts start, in a short-lived process.
 
-It migrates the schema, marks what belongs to this installation and makes the first admin.
+It migrates the schema, claims the storage for this installation and creates the first admin.
 """
 
 import asyncio
@@ -28,22 +28,24 @@ from codehub.ulids import new_id
 logger = structlog.get_logger(__name__)
 
 RUNTIME_COLUMN_RELIABLE_SINCE = "0009"
-"""The first schema whose workspaces are on the runtime that their rows name."""
+"""From this schema on, a row of a workspace names the runtime that the workspace uses."""
 
 
 def main() -> None:
     """Prepare the database that the environment names; print the outcome as JSON for `codehub up`."""
     settings = load_settings()
     try:
-        with (settings.data_dir / "logs" / "up.log").open("a") as audit:  # the terminal is for sentences
+        with (settings.data_dir / "logs" / "up.log").open(
+            "a"
+        ) as audit:  # the terminal is for messages to the user
             log.configure("up", settings.log_level, audit=audit)
-            answer = {"password": asyncio.run(_prepare(settings))}
+            result = {"password": asyncio.run(_prepare(settings))}
     except Exception as error:
-        sentence = error_message(error)
-        if sentence is None:
+        message = error_message(error)
+        if message is None:
             raise
-        answer = {"error": sentence}
-    json.dump(answer, sys.stdout)
+        result = {"error": message}
+    json.dump(result, sys.stdout)
 
 
 async def _prepare(settings: Settings) -> str | None:
@@ -54,12 +56,14 @@ async def _prepare(settings: Settings) -> str | None:
         found = await installation.ensure(engine, known or new_id(), settings.workspace_uid_base)
         if known == found.id:
             await move_from_other_runtime(engine, settings, found.id, before)
-        for sentence in (
+        for warning in (
             *await requirements.missing_image_warnings(settings), *await requirements.other_runtime_warnings(settings)
         ):  # fmt: skip
-            typer.echo(sentence, err=True)
-        where = make_storage_location(settings, found.id)
-        await data_directory.claim_or_check_storage(settings.data_dir, where, installation.PostgresClaims(engine))
+            typer.echo(warning, err=True)
+        location = make_storage_location(settings, found.id)
+        await data_directory.claim_or_check_storage(
+            settings.data_dir, location, installation.PostgresClaims(engine)
+        )
         actor = Actor(ActorKind.SYSTEM, "up")
         return await accounts.ensure_admin(
             engine, settings.admin_username, settings.admin_password, actor=actor, now=utc_now()
@@ -71,32 +75,34 @@ async def _prepare(settings: Settings) -> str | None:
 async def move_from_other_runtime(
     engine: AsyncEngine, settings: Settings, installation_id: str, schema_before: str | None
 ) -> None:
-    """Put the workspaces of the other runtime on this one, once none of their containers is left.
+    """Move the workspaces of the other runtime to this one, once their containers are deleted.
 
-    `up` has ended those containers before it gets here if its note names the other runtime. Without a note,
-    they are ended here; an engine that does not answer then counts as gone, since removing the note is how
-    an operator says so. A note of this runtime means that the last `up` used it: then the workspaces came
-    from elsewhere and are left alone, unless the schema is so old that nothing kept the column true.
+    The data directory records the runtime of the last `up`. If that is the other runtime, `up` has already
+    deleted its containers. If there is no record, they are deleted here. An engine that does not answer then
+    counts as removed: an operator who removes an engine deletes the record. If the record names this runtime,
+    the workspaces came from elsewhere and stay as they are, unless the schema is older than the column.
     """
-    from codehub.cli import runtime_choice  # with the coordinator, which the other parts do not load
+    from codehub.cli import runtime_choice  # imports the coordinator, which the other parts do not load
 
-    noted = runtime_choice.last_runtime(settings.data_dir)
+    last = runtime_choice.last_runtime(settings.data_dir)
     is_old = schema_before is not None and schema_before < RUNTIME_COLUMN_RELIABLE_SINCE
-    if noted == settings.runtime and not is_old:
+    if last == settings.runtime and not is_old:
         return
     other: Literal["process", "docker"] = "process" if settings.runtime == "docker" else "docker"
     if other not in await backends.count_by_runtime(engine):
         return
-    if noted is None:
+    if last is None:
         try:
-            await runtime_choice.delete_all_containers(settings.model_copy(update={"runtime": other}), installation_id)
-        except (RuntimeFailure, Unobservable) as trouble:
-            logger.warning("the containers of the other runtime count as gone", reason=str(trouble))
+            await runtime_choice.delete_all_containers(
+                settings.model_copy(update={"runtime": other}), installation_id
+            )
+        except (RuntimeFailure, Unobservable) as problem:
+            logger.warning("the containers of the other runtime count as deleted", reason=str(problem))
     await backends.move_all(engine, other, settings.runtime)
 
 
 async def _migrate(database_url: str) -> str | None:
-    """Bring the schema to this version; return the one before, or None for an empty database.
+    """Migrate to this version's schema. Return the schema before that, or None for an empty database.
 
     The migration tool is loaded only when there is something to do.
     """

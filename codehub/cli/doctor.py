@@ -1,4 +1,4 @@
-"""`codehub doctor`: what is well, what is not, and what to do about it."""
+"""`codehub doctor`: check everything that CodeHub needs, and say what to do about problems."""
 
 from rich.console import Console
 
@@ -16,36 +16,38 @@ STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    used = runtime_choice.last_runtime(settings.data_dir)
-    if used is not None:
-        settings = settings.model_copy(update={"runtime": used})
-    engine = await _engine(settings)
-    walls = await check_process_runtime(settings)
+    """Run every check, and add those that the running system has recorded."""
+    runtime = runtime_choice.last_runtime(settings.data_dir)
+    if runtime is not None:
+        settings = settings.model_copy(update={"runtime": runtime})
+    docker = await _check_docker(settings)
+    isolation = await check_process_runtime(settings)
     services = await check_services(settings)
     exposure = [*check_exposure(settings), *check_certificate(settings)]
-    own = [*check_machine(settings), *check_users(settings), *walls, engine, *services, *exposure]
+    own = [*check_machine(settings), *check_users(settings), *isolation, docker, *services, *exposure]
     return merged(own, await recorded_checks(settings))
 
 
-async def _engine(settings: Settings) -> Finding:
-    """Docker is a fault only where it is used."""
+async def _check_docker(settings: Settings) -> Finding:
+    """Check the Docker engine. A missing one is a failure only if Docker is used."""
     try:
-        version = await runtime_choice.engine(settings)
+        version = await runtime_choice.docker_version(settings)
     except RuntimeFailure as failure:
         if settings.runtime == "docker":
-            return fail("docker", failure.message, "start the engine; workspaces wait for it as they are")
+            return fail("docker", failure.message, "start the engine; until then workspaces stay as they are")
         return ok("docker", f"is not used, workspaces run as processes ({failure.message})")
     if settings.docker_firewall:
-        walls = "workspaces reach the internet, not this machine's networks, and only CodeHub reaches them"
-        return ok("docker", f"{version} answers; {walls}")
+        message = "workspaces reach the internet, not this machine's networks, and only CodeHub reaches them"
+        return ok("docker", f"{version} answers; {message}")
     message = (
         f"{version} answers, but DOCKER_FIREWALL is false: workspaces reach what this machine reaches, and "
-        "whoever has a way to this machine may open them without a password"
+        "anyone who can reach this machine may open them without a password"
     )
-    return warn("docker", message, "deny both by rules of your own, or set DOCKER_FIREWALL=true")
+    return warn("docker", message, "deny both with your own firewall rules, or set DOCKER_FIREWALL=true")
 
 
 def show(findings: list[Finding], console: Console) -> None:
+    """Print each finding, with its advice on a second line."""
     for finding in findings:
         console.print(f"{finding.level:<4}", style=STYLES[finding.level], end="  ")
         console.print(f"{finding.subject}: {finding.message}", markup=False, highlight=False, soft_wrap=True)

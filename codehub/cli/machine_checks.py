@@ -1,4 +1,4 @@
-"""Does this machine have what CodeHub needs?"""
+"""Checks of this machine: programs, disk and quotas."""
 
 import os
 import platform
@@ -33,7 +33,7 @@ def _python() -> Finding:
 def _tar() -> Finding:
     outcome = _run(["tar", "--version"])
     if outcome is None or "GNU tar" not in outcome.stdout:
-        return fail("tar", "GNU tar is missing; homes are archived with it", "apt-get install tar")
+        return fail("tar", "GNU tar is missing; CodeHub archives homes with it", "apt-get install tar")
     return ok("tar", outcome.stdout.splitlines()[0])
 
 
@@ -41,7 +41,7 @@ def _ide(settings: Settings) -> Finding:
     program = settings.tools_dir / "bin" / "code-server"
     if not program.exists():
         return fail("code-server", f"is not in {settings.tools_dir}", "codehub ide install")
-    with tempfile.TemporaryDirectory() as home:  # it writes a configuration file wherever it runs first
+    with tempfile.TemporaryDirectory() as home:  # the first run writes a configuration file to the home
         outcome = _run([str(program), "--version"], {"PATH": os.defpath, "HOME": home})
     found = re.search(r"^\d+\.\d+\.\d+", outcome.stdout if outcome else "", re.MULTILINE)
     if outcome is None or outcome.returncode != 0 or found is None:
@@ -53,32 +53,33 @@ def _ide(settings: Settings) -> Finding:
 
 def _dashboard() -> Finding:
     package = Path(__file__).resolve().parents[1]
-    for place in (package / "dashboard", package.parent / "web" / "dist"):
-        if (place / "index.html").is_file():
-            return ok("dashboard", f"built, in {place}")
+    for directory in (package / "dashboard", package.parent / "web" / "dist"):
+        if (directory / "index.html").is_file():
+            return ok("dashboard", f"built, in {directory}")
     return fail("dashboard", "is not built", "make install")
 
 
 def _existing(path: Path) -> Path:
-    place = path.absolute()
-    while not place.exists():
-        place = place.parent
-    return place
+    """Return the path, or its nearest parent that exists."""
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path
 
 
 def check_quota(settings: Settings) -> Finding:
-    """A quota that is set and not enforced is a fault; without one the disk watchdog has to do."""
-    place = _existing(settings.data_dir / "volumes")
-    state, wanted = quota_state(place), [name for name in QUOTAS if getattr(settings, name.lower())]
+    """Check quotas. A quota that is set and not enforced fails; without one the disk watchdog helps."""
+    directory = _existing(settings.data_dir / "volumes")
+    state, wanted = quota_state(directory), [name for name in QUOTAS if getattr(settings, name.lower())]
     if state is QuotaState.ENFORCED and os.geteuid() == 0:
         message = "user quotas are enforced" if wanted else "user quotas work and HOME_QUOTA_BYTES is not set"
-        return ok("quota", f"{message} on the file system of {place}")
+        return ok("quota", f"{message} on the file system of {directory}")
     if state is QuotaState.ENFORCED:
-        reason = "CodeHub does not run as root, so homes have no users of their own"
+        reason = "CodeHub does not run as root, so homes do not have users of their own"
     elif state is QuotaState.COUNTED:
-        reason = f"the file system of {place} counts what users have, but enforces no limits"
+        reason = f"the file system of {directory} counts what users store, but enforces no limits"
     else:
-        reason = f"the file system of {place} has no user quotas"
+        reason = f"the file system of {directory} has no user quotas"
     if not wanted:
         return ok("quota", f"{reason}; homes share the disk, and the disk watchdog stops the largest")
     advice = (
@@ -89,16 +90,18 @@ def check_quota(settings: Settings) -> Finding:
 
 
 def _disk(settings: Settings) -> list[Finding]:
-    place = _existing(settings.data_dir)
-    free, reserve = free_space(place), settings.disk_reserve
-    message = f"{free.bytes >> 20:,} MiB free below {place}, {reserve.bytes >> 20:,} MiB of them in reserve"
+    directory = _existing(settings.data_dir)
+    free, reserve = free_space(directory), settings.disk_reserve
+    message = (
+        f"{free.bytes >> 20:,} MiB free below {directory}, {reserve.bytes >> 20:,} MiB of them in reserve"
+    )
     if free.files is not None:
         message = f"{message}; room for {free.files:,} more files, {reserve.files:,} of them in reserve"
     if shortages(free, reserve):
         message = f"{message}: starts and restores wait, and the largest running workspaces are stopped"
         return [fail("disk", message, "free some space, or move the data (docs/disk.md)")]
     if is_near(3, free, reserve):
-        return [warn("disk", message, "soon there is no room for starts and restores")]
+        return [warn("disk", message, "free some space: starts and restores will soon have to wait")]
     return [ok("disk", message)]
 
 

@@ -1,4 +1,4 @@
-"""The command `codehub`. Each command loads what it needs when it runs, so that `--help` answers at once."""
+"""The command `codehub`. Each command imports what it needs when it runs, so that `--help` is fast."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,8 +17,8 @@ app = typer.Typer(
 )  # fmt: skip
 app.add_typer(serve.app, name="serve")
 app.add_typer(users.app, name="users")
-tools = typer.Typer(no_args_is_help=True, help="The IDE that workspaces run.")
-app.add_typer(tools, name="ide")
+ide_app = typer.Typer(no_args_is_help=True, help="The IDE that workspaces run.")
+app.add_typer(ide_app, name="ide")
 
 
 def _print_version(wanted: bool) -> None:
@@ -28,7 +28,7 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def codehub_command(
+def main(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
@@ -37,8 +37,8 @@ def codehub_command(
     pass
 
 
-@app.command("up")
-def start(
+@app.command()
+def up(
     data_dir: DataDir = None,
     port: Annotated[int | None, typer.Option(help="The public port (PORT, 8080).")] = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on (HOST, 127.0.0.1).")] = None,
@@ -50,7 +50,7 @@ def start(
         bool | None,
         typer.Option(
             "--insecure-process-runtime",
-            help="Run workspaces without a barrier between them. For yourself alone.",
+            help="Run workspaces without isolation from each other. Only if you are the only user.",
         ),
     ] = None,
 ) -> None:
@@ -64,65 +64,65 @@ def start(
             insecure_process_runtime=insecure_process_runtime,
         )
         from codehub import log
-        from codehub.cli import up
+        from codehub.cli.up import run
 
         log.configure("up", settings.log_level)
         auto = runtime == "auto" or (runtime is None and "runtime" not in settings.model_fields_set)
-        up.run(settings, auto=auto)
+        run(settings, auto=auto)
 
 
-@app.command("down")
-def stop(
+@app.command()
+def down(
     data_dir: DataDir = None,
     workspaces: Annotated[
         bool, typer.Option("--workspaces", help="Stop running workspaces as well.")
     ] = False,
 ) -> None:
-    """Stop the system of a data directory; workspaces keep running unless told otherwise."""
+    """Stop the system of a data directory. Workspaces keep running, unless you add --workspaces."""
     with report_errors():
         import asyncio
 
-        from codehub.cli import down
+        from codehub.cli.down import stop_system, stop_workspaces
 
         settings = load_settings(data_dir=data_dir)
-        down.stop_system(settings.data_dir)
+        stop_system(settings.data_dir)
         if workspaces:
-            asyncio.run(down.stop_workspaces(settings))
+            asyncio.run(stop_workspaces(settings))
 
 
-@app.command("migrate")
-def upgrade(data_dir: DataDir = None) -> None:
-    """Bring the database to this version's schema; in a new one, claim empty volumes and archive store."""
+@app.command()
+def migrate(data_dir: DataDir = None) -> None:
+    """Migrate the database to this version. In a new one, claim the empty volumes and archive store."""
     with report_errors():
-        from codehub.cli import migration
+        from codehub.cli.migration import run
 
-        migration.run(load_settings(data_dir=data_dir))
+        run(load_settings(data_dir=data_dir))
 
 
-@app.command("doctor")
-def diagnose(data_dir: DataDir = None) -> None:
-    """Look at everything CodeHub needs; ends with 1 when something is broken."""
+@app.command()
+def doctor(data_dir: DataDir = None) -> None:
+    """Check everything that CodeHub needs. The exit code is 1 if something is broken."""
     with report_errors():
         import asyncio
 
         from rich.console import Console
 
-        from codehub.cli import doctor
+        from codehub.cli.doctor import examine, show
         from codehub.cli.findings import Level
 
-        findings = asyncio.run(doctor.examine(load_settings(data_dir=data_dir)))
-        doctor.show(findings, Console())
+        findings = asyncio.run(examine(load_settings(data_dir=data_dir)))
+        show(findings, Console())
     if any(finding.level is Level.FAIL for finding in findings):
         raise typer.Exit(1)
 
 
-@tools.command("install")
+@ide_app.command("install")
 def install_ide(
     tools_dir: Annotated[
         Path | None,
         typer.Option(
             envvar="CODEHUB_TOOLS_DIR",
-            help="Where Node and code-server go (/var/cache/codehub for root, else ~/.cache/codehub).",
+            help="The directory for Node and code-server (/var/cache/codehub for root, else ~/.cache/codehub).",
         ),
     ] = None,
 ) -> None:

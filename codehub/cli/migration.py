@@ -1,4 +1,4 @@
-"""`codehub migrate`: the schema, and what a new installation needs besides."""
+"""`codehub migrate`: the schema, and the first steps of a new installation."""
 
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -15,7 +15,7 @@ from codehub.ulids import new_id
 
 
 def run(settings: Settings) -> None:
-    """Migrate, claim what was never claimed, and make the first admin if ADMIN_PASSWORD is set."""
+    """Migrate, claim unclaimed storage, and create the first admin if ADMIN_PASSWORD is set."""
     log.configure("migrate", settings.log_level)
     operator_database.with_engine(settings, lambda engine: prepare(engine, settings))
 

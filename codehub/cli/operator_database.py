@@ -1,4 +1,4 @@
-"""The database that a command of the operator means."""
+"""Connection of a command to the database."""
 
 import asyncio
 import contextlib
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 def database_url(settings: Settings) -> str:
-    """DATABASE_URL, or the embedded database of the data directory."""
+    """Return DATABASE_URL, or the URL of the embedded database of the data directory."""
     url = settings.database_url or postgres.url_of(settings.data_dir)
     if url is None:
         raise CommandError(
             f"there is no database: DATABASE_URL is not set, and {settings.data_dir} holds none "
-            "(name another with --data-dir, or start it first with `codehub up`)"
+            "(choose another directory with --data-dir, or run `codehub up` first)"
         )
     return url
 
@@ -39,7 +39,7 @@ async def connected(settings: Settings) -> AsyncIterator[AsyncEngine]:
 
 
 def with_engine(settings: Settings, work: Callable[[AsyncEngine], Coroutine[Any, Any, T]]) -> T:
-    """Runs one piece of asynchronous work with a connected engine."""
+    """Run asynchronous work with a connected engine, and return its result."""
 
     async def run() -> T:
         async with connected(settings) as engine:

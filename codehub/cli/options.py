@@ -14,14 +14,14 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         "--data-dir",
-        help="Where everything is kept (CODEHUB_DATA_DIR; /var/lib/codehub for root, "
+        help="The directory for all data (CODEHUB_DATA_DIR; /var/lib/codehub for root, "
         "else ~/.local/share/codehub).",
     ),
 ]
 
 
 def load_settings(**given: object) -> Settings:
-    """Return the environment's settings, overridden by the options of the command line."""
+    """Return the settings of the environment, overridden by the options of the command line."""
     from codehub import settings
 
     return settings.load(**{name: value for name, value in given.items() if value is not None})

@@ -1,7 +1,7 @@
 """Fork server of the parts of `codehub up`: one process that has every module loaded, and forks each part.
 
-It has one thread, no event loop and no connection. A part therefore begins with loaded modules and nothing
-else, however often it is started again, and all parts share the memory of those modules.
+It has one thread, no event loop and no connection. A part therefore starts with loaded modules and nothing
+else, however often it is restarted, and all parts share the memory of those modules.
 
 Each request is one message on a Unix socket: a JSON object with the part's name and environment, and the
 descriptors of its standard output, its standard error and its status socket. It may name the user that the
@@ -39,7 +39,7 @@ class _Child:
 
 
 def main() -> None:
-    """Serve requests from standard input: how a server that was killed is replaced."""
+    """Serve requests from standard input. A supervisor replaces a killed server this way."""
     from codehub.cli.part_main import load_all, prepare
 
     serve(socket.socket(fileno=os.dup(0)), load_all(docker=False), prepare)
@@ -50,7 +50,7 @@ def serve(
 ) -> None:
     """Fork a part for each request and report how each one ends, until the request socket closes.
 
-    `prepare` runs before each fork, in the environment of the new part: what it loads, the parts share.
+    `prepare` runs before each fork, in the environment of the new part. The parts share what it loads.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):
@@ -63,7 +63,7 @@ def serve(
         for descriptor, _ in poller.poll():
             if descriptor != requests.fileno():
                 poller.unregister(descriptor)
-                _report_end(descriptor, children.pop(descriptor))
+                _report_exit(descriptor, children.pop(descriptor))
                 continue
             message, descriptors, *_ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)
             if not message:
@@ -75,36 +75,36 @@ def serve(
             part = parts[request["name"]]
             if user := request.get("user"):
                 part = partial(part, PartUser(**user))
-            pidfd, child = _start(part, request["name"], descriptors)
+            pidfd, child = _fork_part(part, request["name"], descriptors)
             children[pidfd] = child
             poller.register(pidfd, select.POLLIN)
 
 
-def _start(part: Callable[[], None], name: str, descriptors: list[int]) -> tuple[int, _Child]:
+def _fork_part(part: Callable[[], None], name: str, descriptors: list[int]) -> tuple[int, _Child]:
     *streams, status = descriptors
     hook = die_with_parent(signal.SIGTERM)
     pid = os.fork()
     if pid == 0:
         hook()
-        _become(part, name, streams)
+        _run_part(part, name, streams)
     for stream in streams:
         os.close(stream)
     pidfd = os.pidfd_open(pid)
     child = _Child(pid, socket.socket(fileno=status))
-    with contextlib.suppress(OSError):  # a supervisor that is gone closes the request socket as well
+    with contextlib.suppress(OSError):  # a supervisor that has ended closes the request socket as well
         socket.send_fds(child.status, [str(pid).encode()], [pidfd])
     return pidfd, child
 
 
-def _report_end(pidfd: int, child: _Child) -> None:
+def _report_exit(pidfd: int, child: _Child) -> None:
     _, wait_status = os.waitpid(child.pid, 0)
     os.close(pidfd)
     with child.status, contextlib.suppress(OSError):
         child.status.send(str(os.waitstatus_to_exitcode(wait_status)).encode())
 
 
-def _become(part: Callable[[], None], name: str, streams: list[int]) -> None:
-    """Run a part in this process and end with it. Its own session keeps a terminal's Ctrl-C away."""
+def _run_part(part: Callable[[], None], name: str, streams: list[int]) -> None:
+    """Run a part in this process and exit. A new session keeps a terminal's Ctrl-C from the part."""
     code = 1
     try:
         os.setsid()

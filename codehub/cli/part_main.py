@@ -1,6 +1,6 @@
-"""What each part of CodeHub runs: the API, the gateway, the coordinator.
+"""Entry points of the parts: the API, the gateway and the coordinator.
 
-A part loads its modules when it starts, so that one that runs alone does not carry the others'.
+A part imports its modules when it starts, so that it does not load those of other parts.
 """
 
 from codehub import log  # first: it keeps structlog from loading Rich
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 
 def api(user: PartUser | None = None) -> None:
-    """Serve the API; under root as `user`, if there is one."""
+    """Serve the API. If this process is root, serve as `user`, if given."""
     with report_errors():
         settings = _settings("api")
         settings.internal_key_for("API_LISTEN", settings.api_listen_address)
         if user is None:
-            _require(settings, "api")
+            _check_requirements(settings, "api")
         raise_open_file_limit()
         from codehub.api.server import run
 
@@ -56,12 +56,12 @@ def api(user: PartUser | None = None) -> None:
 
 
 def gateway(user: PartUser | None = None) -> None:
-    """Serve the public port; under root as `user`, if there is one."""
+    """Serve the public port. If this process is root, serve as `user`, if given."""
     with report_errors():
         settings = _settings("gateway")
         settings.internal_key_for("API_UPSTREAM", settings.api_upstream_address)
         if user is None:
-            _require(settings, "gateway")
+            _check_requirements(settings, "gateway")
         raise_open_file_limit()
         importlib.import_module("codehub.gateway.server")  # once, before the workers fork
         listener = internal_http.listen(settings.internal_addresses("gateway"))
@@ -86,9 +86,10 @@ def _run_gateway(settings: Settings, listener: socket.socket) -> None:
 
 
 def coordinator() -> None:
+    """Run the coordinator."""
     with report_errors():
         settings = _settings("coordinator")
-        _require(settings, "coordinator")
+        _check_requirements(settings, "coordinator")
         uvloop.run(_serve_coordinator(settings))
 
 
@@ -101,18 +102,18 @@ _DOCKER = "codehub.runtimes.docker.runtime"
 
 
 def load_all(*, docker: bool) -> Mapping[str, Callable[..., None]]:
-    """Load the modules of every part, for a process that forks them; return what to call in each fork."""
+    """Load the modules of every part; return the functions that forks of this process may call."""
     for module in (*_MODULES, _DOCKER) if docker else _MODULES:
         importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # a later collection would otherwise write to every shared page, and so copy it
+    gc.freeze()  # otherwise a later collection writes to every shared page, which copies it
     return PROGRAMS
 
 
 def prepare() -> None:
     """Read the settings and set up the log, for the parts that are forked from this process.
 
-    What is wrong with the settings, the part says itself. Parts write their logs to files.
+    The part itself reports invalid settings. Parts write their logs to files.
     """
     with contextlib.suppress(SettingsError):
         settings = _read_settings(frozenset(os.environ.items()))
@@ -125,10 +126,10 @@ def _read_settings(environment: frozenset[tuple[str, str]]) -> Settings:
     return load_settings()
 
 
-def _require(settings: Settings, part: str) -> None:
-    """Check what the part needs, in a process of its own: a check touches memory that the part never uses.
+def _check_requirements(settings: Settings, part: str) -> None:
+    """Check what the part needs, in a child process: the checks use memory that the part never needs.
 
-    The API also logs how to make the first admin if there is none: without one, no one can sign in.
+    The API also logs how to create the first admin if there is none: without one, no one can sign in.
     """
 
     def check() -> None:
@@ -145,13 +146,13 @@ def _require(settings: Settings, part: str) -> None:
 
 
 def _leave_root(settings: Settings, part: str, user: PartUser | None) -> None:
-    """Become the part's user, if there is one, and check as that user what the part needs."""
+    """Become the part's user, if given, and check the part's requirements as that user."""
     if user is None:
         return
-    requirements.offered_images(settings)  # reads the file that others need not read
+    requirements.offered_images(settings)  # reads a file that the user may be unable to read
     part_users.become(user)
     try:
-        _require(settings, part)
+        _check_requirements(settings, part)
     except typer.Exit:
         hint = f"give it access, or set {part.upper()}_UID=0 to run the {part} as root"
         typer.echo(f"codehub: the {part} runs as user id {user.uid}: {hint}", err=True)
@@ -167,7 +168,7 @@ def raise_open_file_limit() -> None:
 def _settings(component: str) -> Settings:
     settings = _read_settings(frozenset(os.environ.items()))
     if missing := [name for name in ("DATABASE_URL", "REDIS_URL") if not getattr(settings, name.lower())]:
-        raise CommandError(f"{' and '.join(missing)} must be set (`codehub up` brings its own)")
+        raise CommandError(f"{' and '.join(missing)} must be set (`codehub up` provides both)")
     log.configure(component, settings.log_level, audit=sys.stdout)
     if settings.insecure_http and component != "coordinator":
         logger.warning(settings.insecure_http_message)
@@ -179,16 +180,16 @@ def _settings(component: str) -> Settings:
 async def _serve_coordinator(settings: Settings) -> None:
     from codehub.coordinator.main import run
 
-    for sentence in (
+    for warning in (
         *await requirements.missing_image_warnings(settings),
         *await requirements.other_runtime_warnings(settings),
     ):
-        logger.warning(sentence)
+        logger.warning(warning)
     await run(settings, _stop_event())
 
 
 def _max_silent_checks(settings: Settings) -> float:
-    """Return for how many looks a worker may be silent: half of what its part may, which they share."""
+    """Return for how many checks a worker may be silent: half of the time that its part may be."""
     if not settings.part_timeout_seconds:
         return math.inf
     return max(2, settings.part_timeout_seconds / 2 / CHECK_SECONDS)
@@ -197,7 +198,7 @@ def _max_silent_checks(settings: Settings) -> float:
 async def _serve_gateway(
     settings: Settings, number: int, metrics: "GatewayMetrics", listener: socket.socket
 ) -> None:
-    """Run one worker. Any of them answers on the internal listener, for all of them."""
+    """Run one worker. Every worker answers on the internal listener, for all of them."""
     from codehub.gateway.config import GatewayConfig
     from codehub.gateway.server import serve
     from codehub.gateway.trusted_proxies import TrustedProxies

@@ -1,7 +1,7 @@
-"""A mount namespace in which a part's user reaches what lies below directories that only root may enter.
+"""Mount namespace in which a part's user can read trees below directories that only root may enter.
 
-An interpreter or a checkout in /root is such a case. The namespace has an empty directory in the place of
-/root, with nothing in it but the trees that the part needs.
+An interpreter or a checkout in /root is such a case. In the namespace, /root is an empty directory that holds
+only the trees that the part needs.
 """
 
 import ctypes
@@ -28,14 +28,14 @@ def closed_directories(trees: Iterable[Path]) -> dict[str, list[str]]:
         if closed is None:
             continue
         below = found.setdefault(str(closed.resolve()), [])
-        place = closed.resolve() / tree.relative_to(closed)
-        if not any(place.is_relative_to(other) for other in below):
-            below.append(str(place))
+        path = closed.resolve() / tree.relative_to(closed)
+        if not any(path.is_relative_to(other) for other in below):
+            below.append(str(path))
     return found
 
 
-def show(trees: Mapping[str, Iterable[str]]) -> None:
-    """Put this process into a mount namespace that shows these trees below closed directories."""
+def enter_mount_namespace(trees: Mapping[str, Iterable[str]]) -> None:
+    """Move this process to a mount namespace with only these trees below closed directories."""
     _check(_libc.unshare(_CLONE_NEWNS))
     _mount(None, "/", None, _MS_REC | _MS_SLAVE)
     for closed, below in trees.items():

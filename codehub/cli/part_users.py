@@ -1,4 +1,4 @@
-"""The users that the API and the gateway run as when `codehub up` runs as root."""
+"""Users of the API and the gateway when `codehub up` runs as root."""
 
 import ctypes
 import os
@@ -45,7 +45,7 @@ class PartUser:
     servers_group: int
     """The group that may connect to the embedded PostgreSQL and Redis."""
     shown: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """What it needs below directories that only root may enter (see `part_mounts`)."""
+    """Trees that it needs below directories that only root may enter (see `part_mounts`)."""
     may_bind_low_ports: bool = False
 
 
@@ -56,7 +56,7 @@ class PartUsers:
     api: PartUser | None = None
     gateway: PartUser | None = None
     why_root: str = ""
-    """Why a part that would get a user of its own runs as root all the same."""
+    """Why the parts run as root instead of as their own users."""
 
     @property
     def warning(self) -> str:
@@ -75,7 +75,7 @@ def choose(settings: Settings) -> PartUsers:
     """Return the users of the parts. The data directory exists already."""
     if os.geteuid() != 0:
         return PartUsers()
-    # Workspaces have the ids above WORKSPACE_UID_BASE, and the lowest base is next to the id of `nobody`.
+    # Workspaces have the ids above WORKSPACE_UID_BASE. The lowest base is next to the id of `nobody`.
     first = settings.workspace_uid_base
     first = first if first - 3 > _NOBODY else _NOBODY
     api_uid = first - 1 if settings.api_uid is None else settings.api_uid
@@ -88,13 +88,13 @@ def choose(settings: Settings) -> PartUsers:
         gateway=PartUser(gateway_uid, first - 3, shown, _is_low(settings.port)) if gateway_uid else None,
     )
     for user in (users.api, users.gateway):
-        if user is not None and (reason := _why_unfit(user, settings.data_dir)):
+        if user is not None and (reason := _reason_against(user, settings.data_dir)):
             return PartUsers(why_root=reason)
     return users
 
 
 def check_users(settings: Settings) -> list[Finding]:
-    """Say as which users `codehub up` runs the API and the gateway."""
+    """Report the users that `codehub up` runs the API and the gateway as."""
     if os.geteuid() != 0 or not settings.data_dir.exists():
         return []
     users = choose(settings)
@@ -118,36 +118,36 @@ def _is_low(port: int) -> bool:
 
 
 def _needed(settings: Settings) -> list[Path]:
-    """Return what the API and the gateway read while they run: modules, pages, sockets."""
-    from codehub.api.dashboard_files import find_dist  # only `up` and `doctor` get here
+    """Return the trees that the API and the gateway use: modules, pages, sockets."""
+    from codehub.api.dashboard_files import find_dist  # only `up` and `doctor` need it
 
     program = [Path(sys.base_prefix), Path(sys.prefix), *map(Path, codehub.__path__)]
     dist = find_dist()
     return [*program, *([] if dist is None else [dist]), settings.data_dir]
 
 
-def _why_unfit(user: PartUser, data_dir: Path) -> str:
+def _reason_against(user: PartUser, data_dir: Path) -> str:
     """Try in a child whether a process can become the user and run the program; return the reason if not."""
     reader, writer = os.pipe()
     if (pid := os.fork()) == 0:
         reason = "the reason is unknown"
         try:
             become(user)
-            reason = _first_closed(data_dir)
+            reason = _first_inaccessible(data_dir)
         except OSError as error:
             reason = str(error)
         finally:
             os.write(writer, reason.encode())
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as answer:
-        reason = answer.read()
+    with os.fdopen(reader) as result:
+        reason = result.read()
     os.waitpid(pid, 0)
-    return reason and f"user id {user.uid} cannot be theirs: {reason}"
+    return reason and f"user id {user.uid} cannot run them: {reason}"
 
 
-def _first_closed(data_dir: Path) -> str:
-    """Return what this process lacks to run the program."""
+def _first_inaccessible(data_dir: Path) -> str:
+    """Return why this process cannot run the program, or nothing if it can."""
     for file in (os.__file__, codehub.__file__, typer.__file__):
         if not os.access(file, os.R_OK):
             return f"it may not read {file}"
@@ -165,7 +165,7 @@ def reduced_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def become(user: PartUser) -> None:
-    """Turn this process, which runs as root, into one of the user, for good.
+    """Change this process from root to the user, irreversibly.
 
     It keeps its open descriptors, and at most the capability to listen on low ports.
     """
@@ -193,7 +193,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _set_capabilities(kept: int) -> None:
-    """Make these the effective and permitted capabilities; the low 32 are all that is ever kept."""
+    """Set the effective and permitted capabilities; only some of the low 32 are ever kept."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     sets = (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0)  # effective, permitted, inheritable; twice
     if _libc.capset(header, sets) != 0:

@@ -1,4 +1,4 @@
-"""The parts of `codehub up` as its supervisor sees them: processes that the part fork server forks."""
+"""Services for the parts of `codehub up`: processes that the part fork server forks."""
 
 import asyncio
 import json
@@ -20,24 +20,24 @@ from codehub.embedded import server_processes
 from codehub.host.child_process import die_with_parent
 
 UNKNOWN_EXIT_CODE = -signal.SIGTERM
-"""Of a part whose fork server was killed: the kernel sent the part this signal, and no one read its code."""
+"""Exit code of a part whose fork server was killed: the kernel signals the part, and its code is lost."""
 
 
 class ForkedProcess:
-    """A process that was forked without being executed; offers what a supervisor uses of `Popen`."""
+    """A process that was forked without exec, with the methods of `Popen` that the supervisor uses."""
 
-    def __init__(self, pid: int, pidfd: int, collect: Callable[[], int]) -> None:
+    def __init__(self, pid: int, pidfd: int, read_exit_code: Callable[[], int]) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self._pidfd = pidfd
-        self._collect = collect
+        self._read_exit_code = read_exit_code
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the process runs."""
-        return self._ended_within(0)
+        return self._wait_within(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        code = self._ended_within(timeout)
+        code = self._wait_within(timeout)
         if code is None:
             raise subprocess.TimeoutExpired([part_forkserver.NAME], timeout or 0)
         return code
@@ -47,21 +47,21 @@ class ForkedProcess:
             signal.pidfd_send_signal(self._pidfd, number)
 
     def pidfd(self) -> int:
-        """Return a pidfd that is the caller's to close."""
+        """Return a pidfd, which the caller closes."""
         return os.dup(self._pidfd)
 
-    def _ended_within(self, seconds: float | None) -> int | None:
+    def _wait_within(self, seconds: float | None) -> int | None:
         if self.returncode is None and select.select([self._pidfd], [], [], seconds)[0]:
-            self.returncode = self._collect()
+            self.returncode = self._read_exit_code()
             os.close(self._pidfd)
         return self.returncode
 
 
 class PartForkServer:
-    """The fork server as a service: forked at first, and started as a program should it ever die.
+    """The fork server as a service. It is forked at first, and started as a program if it dies.
 
-    `fork` must come before there are threads or an event loop. The server shares the memory of every module
-    that is loaded by then.
+    Call `fork` before there are threads or an event loop. The server shares the memory of every module that
+    is loaded by then.
     """
 
     name = part_forkserver.NAME
@@ -73,7 +73,7 @@ class PartForkServer:
 
     @classmethod
     def fork(cls, logs_dir: Path, *, docker: bool) -> Self:
-        """`docker` loads the client of the Docker Engine, too, so that the parts share it."""
+        """Fork the server. `docker` also loads the client of the Docker Engine, so that the parts share it."""
         parts = load_all(docker=docker)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         hook = die_with_parent(signal.SIGTERM)
@@ -87,7 +87,7 @@ class PartForkServer:
             finally:
                 os._exit(0)
         theirs.close()
-        return cls(ours, ForkedProcess(pid, os.pidfd_open(pid), lambda: _collect_child(pid)), logs_dir)
+        return cls(ours, ForkedProcess(pid, os.pidfd_open(pid), lambda: _reap_child(pid)), logs_dir)
 
     async def start(self) -> None:
         """Start the server again if it died."""
@@ -96,34 +96,34 @@ class PartForkServer:
         self._requests.close()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self.process = _started_as_a_program(theirs, self.log_file)
+            self.process = _spawn_server(theirs, self.log_file)
 
     def stop(self) -> None:
         self._requests.close()
         if self.process is not None:
             server_processes.end_child(self.process, [(signal.SIGTERM, 5), (signal.SIGKILL, 5)])
 
-    async def run(
+    async def start_part(
         self, name: str, environment: Mapping[str, str], log: Path, user: PartUser | None = None
     ) -> ForkedProcess:
         """Start a part that writes to `log` and becomes `user`; return once its process exists."""
         with log.open("ab") as output:
             return await self._fork(name, environment, output.fileno(), output.fileno(), user)
 
-    async def ask(self, name: str, environment: Mapping[str, str]) -> tuple[int, bytes]:
+    async def run_program(self, name: str, environment: Mapping[str, str]) -> tuple[int, bytes]:
         """Run a short program to its end; return its exit code and its standard output."""
         reader, writer = os.pipe()
         with os.fdopen(reader, "rb") as output:
             try:
-                asked = await self._fork(name, environment, writer, 2)
+                process = await self._fork(name, environment, writer, 2)
             finally:
                 os.close(writer)
             try:
-                answer = await asyncio.to_thread(output.read)
+                result = await asyncio.to_thread(output.read)
             except asyncio.CancelledError:
-                asked.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGTERM)
                 raise
-            return await asyncio.to_thread(asked.wait), answer
+            return await asyncio.to_thread(process.wait), result
 
     async def _fork(
         self,
@@ -142,11 +142,11 @@ class PartForkServer:
         if not descriptors:
             status.close()
             raise OSError(f"the part fork server ended before it started {name}; see {self.log_file}")
-        return ForkedProcess(int(pid), descriptors[0], lambda: _received_exit_code(status))
+        return ForkedProcess(int(pid), descriptors[0], lambda: _receive_exit_code(status))
 
 
 class Part:
-    """`codehub serve ...` as a process that ends with its supervisor."""
+    """Service that runs `codehub serve ...` in a process that ends with its supervisor."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Part:
         server: PartForkServer,
         environment: Mapping[str, str],
         logs_dir: Path,
-        patience: float = 30,
+        stop_timeout: float = 30,
         user: PartUser | None = None,
     ) -> None:
         self.name = name
@@ -162,7 +162,7 @@ class Part:
         self.process: ForkedProcess | None = None
         self._server = server
         self._environment = environment
-        self._patience = patience
+        self._stop_timeout = stop_timeout
         self._user = user
 
     async def start(self) -> None:
@@ -170,10 +170,12 @@ class Part:
 
     def stop(self) -> None:
         if self.process is not None:
-            server_processes.end_child(self.process, [(signal.SIGTERM, self._patience), (signal.SIGKILL, 5)])
+            server_processes.end_child(
+                self.process, [(signal.SIGTERM, self._stop_timeout), (signal.SIGKILL, 5)]
+            )
 
 
-def _started_as_a_program(requests: socket.socket, log_file: Path) -> subprocess.Popen[bytes]:
+def _spawn_server(requests: socket.socket, log_file: Path) -> subprocess.Popen[bytes]:
     with log_file.open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", part_forkserver.__name__], cwd="/", start_new_session=True,
@@ -186,11 +188,11 @@ def _close_all_but(kept: int) -> None:
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-def _collect_child(pid: int) -> int:
+def _reap_child(pid: int) -> int:
     _, status = os.waitpid(pid, 0)
     return os.waitstatus_to_exitcode(status)
 
 
-def _received_exit_code(status: socket.socket) -> int:
+def _receive_exit_code(status: socket.socket) -> int:
     with status:
         return int(status.recv(64) or UNKNOWN_EXIT_CODE)

@@ -1,4 +1,4 @@
-"""What stands between a process workspace and everything else on this machine, tried for real."""
+"""Checks of the isolation of process workspaces, by running the isolation probe."""
 
 import os
 
@@ -17,7 +17,9 @@ async def check_process_runtime(settings: Settings) -> list[Finding]:
     try:
         barriers = await find_barriers()
     except RuntimeFailure as failure:
-        return [fail("sandbox", failure.message, "see how busy this machine is, and ask the doctor again")]
+        return [
+            fail("sandbox", failure.message, "check the load of this machine, and run `codehub doctor` again")
+        ]
     return [
         sandbox(barriers, settings.insecure_process_runtime),
         system_calls(barriers),
@@ -35,10 +37,10 @@ def sandbox(barriers: IsolationBarriers, is_accepted: bool) -> Finding:
         else "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone, AppArmor)"
     )
     if barriers.isolation is Isolation.USER:
-        message = "workspaces are kept apart by user ids alone"
+        message = "only user ids separate workspaces"
         return warn("sandbox", f"{barriers.why_not_better}; {message}", advice)
     level = warn if is_accepted else fail
-    return level("sandbox", f"{barriers.why_not_better}; nothing keeps workspaces apart", advice)
+    return level("sandbox", f"{barriers.why_not_better}; nothing separates workspaces", advice)
 
 
 def system_calls(barriers: IsolationBarriers) -> Finding:
@@ -58,7 +60,7 @@ def network(barriers: IsolationBarriers) -> Finding:
     return warn(
         "network",
         f"workspaces share this machine's network, loopback included: {barriers.why_no_network}",
-        "apt-get install bubblewrap slirp4netns, and see that /dev/net/tun is there; or keep services that "
+        "apt-get install bubblewrap slirp4netns, and check that /dev/net/tun exists; or keep services that "
         "trust loopback off this machine",
     )
 
@@ -71,5 +73,5 @@ def caps(barriers: IsolationBarriers) -> Finding:
         return ok("caps", message)
     message = f"no control group caps a workspace's {', '.join(missing)} ({found.why_not_all})"
     if os.geteuid() == 0:
-        return warn("caps", message, "make /sys/fs/cgroup writable; until then limits do what they can")
+        return warn("caps", message, "make /sys/fs/cgroup writable; until then only resource limits apply")
     return warn("caps", message, "run CodeHub as root, or as a systemd service with Delegate=yes")

@@ -1,4 +1,4 @@
-"""`codehub serve ...`: one part, against servers of one's own."""
+"""`codehub serve ...`: run one part against your own servers."""
 
 import typer
 
@@ -7,7 +7,7 @@ app = typer.Typer(no_args_is_help=True, help="Run one part against a PostgreSQL,
 
 @app.command()
 def api() -> None:
-    """The HTTP API and the dashboard, at the address that the gateway forwards to (API_LISTEN)."""
+    """Serve the HTTP API and the dashboard, at the address that the gateway forwards to (API_LISTEN)."""
     from codehub.cli import part_main
 
     part_main.api()
@@ -15,7 +15,7 @@ def api() -> None:
 
 @app.command()
 def gateway() -> None:
-    """The public port: relays to the API and to workspaces."""
+    """Serve the public port, and relay to the API and to workspaces."""
     from codehub.cli import part_main
 
     part_main.gateway()
@@ -23,7 +23,7 @@ def gateway() -> None:
 
 @app.command()
 def coordinator() -> None:
-    """Reconciles workspaces with their desired state. Several may run; one of them leads."""
+    """Reconcile workspaces with their desired state. Several may run; one of them leads."""
     from codehub.cli import part_main
 
     part_main.coordinator()

@@ -1,4 +1,4 @@
-"""Do the services answer, and is what they hold this installation's?"""
+"""Checks of the services: whether they answer, and whether their data is this installation's."""
 
 from urllib.parse import urlsplit
 
@@ -17,7 +17,7 @@ from codehub.storage.installation_marker import check_directory
 
 
 async def check_services(settings: Settings) -> list[Finding]:
-    """What is embedded is looked at only while it runs."""
+    """Check PostgreSQL, Redis and the storage. Embedded servers are checked only while they run."""
     findings = [_running(settings)]
     database_url, redis_url = _urls(settings)
     if database_url is not None:
@@ -28,7 +28,7 @@ async def check_services(settings: Settings) -> list[Finding]:
 
 
 async def recorded_checks(settings: Settings) -> list[Finding]:
-    """The checks of the running system, as `/readyz` reports them; none while nothing runs."""
+    """Return the checks of the running system, as `/readyz` reports them; none while it does not run."""
     database_url, redis_url = _urls(settings)
     if not database_url or not redis_url:
         return []
@@ -47,7 +47,7 @@ async def recorded_checks(settings: Settings) -> list[Finding]:
 
 
 def _urls(settings: Settings) -> tuple[str | None, str | None]:
-    """Return where PostgreSQL and Redis are, given or embedded; None for what does not run."""
+    """Return the URLs of PostgreSQL and Redis, configured or embedded; None for one that does not run."""
     if data_lock.holder_pid(settings.data_dir) is None:
         return settings.database_url or None, settings.redis_url or None
     return (
@@ -57,17 +57,17 @@ def _urls(settings: Settings) -> tuple[str | None, str | None]:
 
 
 def check_exposure(settings: Settings) -> list[Finding]:
-    """What the chosen settings mean for the people who use it."""
+    """Check what the settings mean for the security of users."""
     findings = []
     if Weakness.PATH_MODE in settings.weaknesses:
         findings.append(
             warn(
                 "origins", "APPS_DOMAIN is empty: code in a workspace can act as its user on the platform",
-                "fit for trusted users only; set APPS_DOMAIN to a wildcard domain otherwise",
+                "only for trusted users; for others set APPS_DOMAIN to a wildcard domain",
             )
         )  # fmt: skip
     else:
-        findings.append(ok("origins", f"each workspace has its own below {settings.apps_host}"))
+        findings.append(ok("origins", f"each workspace has its own origin below {settings.apps_host}"))
     apps = urlsplit(f"//{settings.apps_host}").hostname or ""
     if domain := shared_domain(settings.public_host, apps):
         findings.append(
@@ -82,12 +82,14 @@ def check_exposure(settings: Settings) -> list[Finding]:
     if settings.insecure_http:
         findings.append(warn("https", settings.insecure_http_message, advice))
     elif Weakness.PLAIN_HTTP in settings.weaknesses:
-        message = f"listens on {settings.host} without https: passwords travel in the clear"
+        message = f"listens on {settings.host} without https: passwords are sent unencrypted"
         findings.append(warn("https", message, advice))
     if settings.wide_proxies:
         findings.append(
             warn(
-                "proxies", settings.wide_proxies_message, "name the proxies' own addresses in TRUSTED_PROXIES"
+                "proxies",
+                settings.wide_proxies_message,
+                "list only the addresses of the proxies in TRUSTED_PROXIES",
             )
         )
     return findings
@@ -122,7 +124,7 @@ async def _redis(url: str) -> Finding:
 
 
 async def _markers(settings: Settings) -> list[Finding]:
-    """Volumes and archives carry the installation's id, which a disk that is not mounted does not."""
+    """Check that volumes and archives carry the installation's id; an unmounted disk does not."""
     owner = data_directory.installation_id(settings.data_dir)
     if owner is None:
         return []
@@ -148,6 +150,6 @@ async def _archives(store: ArchiveStore) -> Finding:
         return ok("archives", f"{store.url} is this installation's")
     return warn(
         "archives",
-        f"{store.url} is this installation's, but does not tell of unfinished uploads",
-        "have a lifecycle rule of the bucket abort them (docs/archives.md)",
+        f"{store.url} is this installation's, but does not list unfinished uploads",
+        "add a lifecycle rule to the bucket that aborts them (docs/archives.md)",
     )

@@ -1,4 +1,4 @@
-"""What a part records in the audit log when it starts: limits, and settings that weaken security."""
+"""Audit log entries of a part that starts: limits, and settings that weaken security."""
 
 from codehub.clock import utc_now
 from codehub.database import audit
@@ -9,7 +9,7 @@ from codehub.settings import Settings
 
 
 async def record_start(settings: Settings, part: str) -> None:
-    """Record what differs from the last start of such a part."""
+    """Record what differs from the last start of this part."""
     engine = create_engine(settings.database_url)
     actor, now = Actor(ActorKind.SYSTEM, part), utc_now()
     try:

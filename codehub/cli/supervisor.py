@@ -1,4 +1,4 @@
-"""Keeps the parts of one machine's CodeHub running, and ends them in order."""
+"""Supervisor of `codehub up`: it restarts parts that die, and ends all parts in order."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,14 @@ from codehub.host.processes import ProcessId, boot_id
 
 logger = structlog.get_logger(__name__)
 
-STEADY_SECONDS = 60.0  # a part that ran this long has its earlier failures forgiven
+STEADY_SECONDS = 60.0  # after a run of this length, the back-off begins from its start
 MAX_BACKOFF = 30.0
 MAX_LOG_BYTES = 20 << 20
 LOG_CHECK_SECONDS = 60.0
 
 
 class Service(Protocol):
-    """Something that runs as one process and can be started again after it died."""
+    """A process that can be started again after it died."""
 
     name: str
     log_file: Path
@@ -51,20 +51,20 @@ class ReportsExitCause(Protocol):
 
 
 class Supervisor:
-    """Services in the order of their start; they end in the reverse order."""
+    """Services, which start in order and end in the reverse order."""
 
     def __init__(self, run_dir: Path) -> None:
         self._children_file = run_dir / "children.json"
         self._services: list[Service] = []
-        self._keepers: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, service: Service) -> None:
         self._services.append(service)
         await service.start()
         self._record()
 
-    def check(self) -> None:
-        """During the start nothing may die: what dies then would die again."""
+    def raise_if_any_ended(self) -> None:
+        """Raise CommandError if a service has ended. During the start, a restart would not help."""
         for service in self._services:
             if service.process is not None and service.process.poll() is not None:
                 cause = _exit_cause(service)
@@ -74,54 +74,54 @@ class Supervisor:
                     f"its log {service.log_file} ends with:\n{server_processes.tail(service.log_file)}"
                 )
 
-    def keep(self) -> None:
-        """From now on a part that dies is started again."""
-        self._keepers += [asyncio.create_task(self._keep(service)) for service in self._services]
-        self._keepers.append(asyncio.create_task(self._keep_logs_small()))
+    def restart_dead_services(self) -> None:
+        """Restart each service that dies, from now on."""
+        self._tasks += [asyncio.create_task(self._restart_when_dead(service)) for service in self._services]
+        self._tasks.append(asyncio.create_task(self._truncate_large_logs()))
 
     def run_in_background(self, work: Coroutine[None, None, None]) -> None:
-        """Run something of the supervisor's own until it stops."""
-        self._keepers.append(asyncio.create_task(work))
+        """Run a task of the supervisor itself until it stops."""
+        self._tasks.append(asyncio.create_task(work))
 
     async def stop(self) -> None:
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for service in reversed(self._services):
             logger.info("stopping", part=service.name)
             service.stop()
         self._children_file.unlink(missing_ok=True)
 
-    async def _keep(self, service: Service) -> None:
+    async def _restart_when_dead(self, service: Service) -> None:
         failures = 0
         while True:
             started = time.monotonic()
-            code = await _ended(service)
+            code = await _wait_for_exit(service)
             failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
             pause = min(0.25 * 2 ** (failures - 1), MAX_BACKOFF)
-            why = {} if (cause := _exit_cause(service)) is None else {"cause": cause}
-            logger.error("a part died", part=service.name, exit_code=code, again_in_seconds=pause, **why)
+            details = {} if (cause := _exit_cause(service)) is None else {"cause": cause}
+            logger.error("a part died", part=service.name, exit_code=code, again_in_seconds=pause, **details)
             await asyncio.sleep(pause)
             try:
                 await service.start()
                 self._record()
             except EmbeddedError as error:
                 logger.error("a part does not start", part=service.name, error=str(error))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the part is tried again
+            except Exception as error:  # noqa: BLE001 - whatever the error, try again
                 logger.error("a part does not start", part=service.name, error=repr(error))
 
-    async def _keep_logs_small(self) -> None:
-        """The parts append to their logs, so a copy may be taken and the file cut under their hands."""
+    async def _truncate_large_logs(self) -> None:
+        """Truncate logs that have grown. The parts append to them, so they need not reopen the files."""
         while True:
             await asyncio.sleep(LOG_CHECK_SECONDS)
             for path in {service.log_file for service in self._services}:
                 try:
-                    _keep_small(path)
+                    _truncate_if_large(path)
                 except OSError as error:
-                    logger.error("a log cannot be cut", path=str(path), error=str(error))
+                    logger.error("a log cannot be truncated", path=str(path), error=str(error))
 
     def _record(self) -> None:
-        """Who runs, for `doctor`, for tests, and for the next start after a kill -9 of this process."""
+        """Record the running processes, for the next start after a SIGKILL of this process."""
         boot = boot_id()
         children = {
             service.name: {"pid": process.pid, "birth": process.started, "boot": boot}
@@ -138,8 +138,8 @@ def _exit_cause(service: Service) -> str | None:
     return service.exit_cause() if isinstance(service, ReportsExitCause) else None
 
 
-def _keep_small(log_file: Path) -> None:
-    """Cut a log that has grown. On a full disk, where no copy can be kept, it is cut all the same."""
+def _truncate_if_large(log_file: Path) -> None:
+    """Truncate a large log, after a copy of it was made. On a full disk, truncate it without a copy."""
     if not log_file.exists() or log_file.stat().st_size <= MAX_LOG_BYTES:
         return
     try:
@@ -148,8 +148,8 @@ def _keep_small(log_file: Path) -> None:
         os.truncate(log_file, 0)
 
 
-async def _ended(service: Service) -> int | None:
-    """Waits for the end of a service's process; its exit code."""
+async def _wait_for_exit(service: Service) -> int | None:
+    """Wait until the process of a service ends; return its exit code."""
     child = service.process
     if child is None or child.poll() is not None:
         return None if child is None else child.returncode
@@ -166,23 +166,23 @@ async def _ended(service: Service) -> int | None:
 
 
 def end_stale_processes(run_dir: Path, names: Sequence[str]) -> None:
-    """Ends what an `up` that was killed left: they were told to end by the kernel, and may need a moment.
+    """End the processes that a killed `up` has left. The kernel has signalled them, but they may be slow.
 
-    Nothing outlives a boot: its ids are others' then. An entry that names none may be of any.
+    Process ids of an earlier boot belong to other processes. An entry without a boot may be of any boot.
     """
     try:
         children = json.loads((run_dir / "children.json").read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return
     boot = boot_id()
-    known = [
+    recorded = [
         ProcessId(entry["pid"], entry["birth"])
         for name, entry in children.items()
         if name in names and entry.get("boot") == boot
     ]
 
     def alive() -> list[int]:
-        return [process.pid for process in known if process.is_alive()]
+        return [process.pid for process in recorded if process.is_alive()]
 
     if alive() and not server_processes.end_processes(alive, [(signal.SIGTERM, 20), (signal.SIGKILL, 5)]):
         raise CommandError(f"processes {alive()} of an earlier start do not end")

@@ -1,4 +1,4 @@
-"""`codehub up`: the whole system on one machine, below one data directory."""
+"""`codehub up`: run the whole system on one machine, with one data directory."""
 
 import asyncio
 import json
@@ -52,15 +52,17 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class _Prepared:
+    """The final settings, and the lock of the data directory."""
+
     settings: Settings
-    held: data_lock.DataLock
+    lock: data_lock.DataLock
 
 
 def run(settings: Settings, *, auto: bool) -> None:
-    """Start everything, say that it is ready, and return when it was told to stop and has stopped.
+    """Start everything, print that it is ready, and stop everything on a signal.
 
-    `auto` chooses the runtime that fits. The fork server is forked between two event loops: it must have
-    neither loop nor threads, and what the preparation loads or changes in memory, the parts share.
+    `auto` chooses a suitable runtime. The fork server is forked between two event loops, because it must have
+    neither a loop nor threads. The parts share the memory of what the preparation loads.
     """
     prepared = asyncio.run(_prepare(settings, auto=auto))
     if prepared is None:
@@ -78,11 +80,11 @@ def run(settings: Settings, *, auto: bool) -> None:
         finally:
             forkserver.stop()
     finally:
-        prepared.held.release()
+        prepared.lock.release()
 
 
 async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
-    """Check everything that can be checked before the start; None if told to stop meanwhile."""
+    """Check everything that can be checked before the start. Return None if a signal stops the start."""
     stop = _stop_event()
     _check_socket_path(settings.data_dir.expanduser().absolute())
     settings = settings.model_copy(update={"runtime": await runtime_choice.choose(settings, auto=auto)})
@@ -92,11 +94,11 @@ async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
     if settings.wide_proxies:
         typer.secho(f"Warning: {settings.wide_proxies_message}.", fg=typer.colors.YELLOW, err=True)
     if data_directory.is_new(settings.data_dir):
-        # Now already, so that a first start that fails leaves nothing behind.
+        # Before anything is created, so that a failed first start leaves nothing behind.
         check_port_free(settings.host, settings.port)
     data_dir = data_directory.prepare(settings.data_dir)
     settings = settings.model_copy(update={"data_dir": data_dir})
-    held = data_lock.acquire(data_dir)
+    lock = data_lock.acquire(data_dir)
     try:
         await _run_unless_stopped(runtime_choice.prepare(settings), stop)
         if not stop.is_set():
@@ -104,12 +106,12 @@ async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
             check_port_free(settings.host, settings.port)
             await runtime_choice.stop_other_runtime(settings)
     except BaseException:
-        held.release()
+        lock.release()
         raise
     if stop.is_set():
-        held.release()
+        lock.release()
         return None
-    return _Prepared(settings, held)
+    return _Prepared(settings, lock)
 
 
 async def _serve(settings: Settings, users: PartUsers, forkserver: PartForkServer) -> None:
@@ -121,7 +123,7 @@ async def _serve(settings: Settings, users: PartUsers, forkserver: PartForkServe
         if not stop.is_set():
             supervisor.restart_dead_services()
             await stop.wait()
-            message = "Stopping. Workspaces keep running; `codehub down --workspaces` stops them, too."
+            message = "Stopping. Workspaces keep running; `codehub down --workspaces` stops them as well."
             typer.echo(message, err=True)
     finally:
         await supervisor.stop()
@@ -138,7 +140,7 @@ def _stop_event() -> asyncio.Event:
 
 
 class _System:
-    """The steps from an empty machine to a ready one."""
+    """The steps of a start, from an empty machine to a ready system."""
 
     def __init__(
         self, settings: Settings, users: PartUsers, supervisor: Supervisor, forkserver: PartForkServer
@@ -150,12 +152,12 @@ class _System:
 
     async def start(self) -> None:
         settings = self._settings
-        database_url, redis_url = await self._servers()
+        database_url, redis_url = await self._start_servers()
         archive_url = settings.archive_url or f"file://{settings.data_dir}/archives"
         typer.echo("Preparing the database", err=True)
         environment = self._environment(database_url, redis_url, archive_url)
         password = await self._prepare_database(environment)
-        # Not before: the first start reads from the note whether this is another runtime than last time.
+        # Only now: the preparation of the database compares this runtime with the recorded one.
         runtime_choice.save_runtime(settings.data_dir, settings.runtime)
         try:
             await self._supervisor.start(self._forkserver)
@@ -163,10 +165,10 @@ class _System:
             parts = [self._part(name, environment) for name in PARTS]
             for part in parts:
                 await self._supervisor.start(part)
-            await self._ready()
-            self._watch(parts)
+            await self._wait_until_ready()
+            self._start_watchdogs(parts)
         except BaseException:
-            typer.echo(self._first_sign_in(password), nl=False)  # nobody would ever see it again
+            typer.echo(self._first_sign_in(password), nl=False)  # it is shown only once
             raise
         typer.echo(f"CodeHub is ready at {settings.base_url}\n{self._first_sign_in(password)}", nl=False)
         sys.stdout.flush()
@@ -176,25 +178,25 @@ class _System:
         if user is not None:
             environment = part_users.reduced_environment(environment)
             if name == "gateway":
-                environment |= self._certificate_for(user.uid)
+                environment |= self._certificate_variables(user.uid)
         return Part(name, self._forkserver, environment, self._settings.data_dir / "logs", user=user)
 
-    def _certificate_for(self, group: int) -> dict[str, str]:
+    def _certificate_variables(self, group: int) -> dict[str, str]:
         if (originals := certificates.files(self._settings)) is None:
             return {}
         copy = CertificateCopy(originals, self._settings.run_dir, group)
         self._supervisor.run_in_background(copy.run())
         return {"TLS_CERT_FILE": str(copy.files.chain), "TLS_KEY_FILE": str(copy.files.key)}
 
-    def _watch(self, parts: Sequence[Part]) -> None:
+    def _start_watchdogs(self, parts: Sequence[Part]) -> None:
         settings = self._settings
         if settings.part_timeout_seconds:
             for part in parts:
                 socket = Path(settings.internal_addresses(part.name)[0].removeprefix("unix:"))
                 self._supervisor.run_in_background(watch(part, socket, settings.part_timeout_seconds))
 
-    async def _servers(self) -> tuple[str, str]:
-        """The embedded servers, but for those that the environment names."""
+    async def _start_servers(self) -> tuple[str, str]:
+        """Start the embedded servers, except those that the environment names; return both URLs."""
         settings = self._settings
         database_url, redis_url = settings.database_url, settings.redis_url
         if not database_url:
@@ -203,7 +205,7 @@ class _System:
                 settings.data_dir, settings.tools_dir, clients=self._users.servers_group
             )
             reserve = EmergencyReserve(settings.data_dir)
-            reserve.check()  # a PostgreSQL that the full disk has ended needs the space to start
+            reserve.check()  # a PostgreSQL that a full disk has stopped needs the space to start
             await self._supervisor.start(postgres)
             self._supervisor.run_in_background(reserve.run())
             database_url = postgres.url
@@ -221,10 +223,10 @@ class _System:
         code, output = await self._forkserver.run_program("first-start", {**environment, **admin})
         if code != 0:
             raise CommandError(f"the database could not be prepared (exit code {code}); the reason is above")
-        answer: dict[str, str | None] = json.loads(output)
-        if error := answer.get("error"):
+        result: dict[str, str | None] = json.loads(output)
+        if error := result.get("error"):
             raise CommandError(error)
-        return answer["password"]
+        return result["password"]
 
     def _environment(self, database_url: str, redis_url: str, archive_url: str) -> Mapping[str, str]:
         settings = self._settings
@@ -245,22 +247,22 @@ class _System:
             "GATEWAY_UID": str(settings.gateway_uid),
             "INSECURE_PROCESS_RUNTIME": str(settings.insecure_process_runtime).lower(),
             "PUBLIC_BASE_URL": settings.base_url,
-            "API_LISTEN": "",  # its own socket, which nothing else reaches
+            "API_LISTEN": "",  # a socket that only the gateway can reach
             "API_UPSTREAM": "",
         }
 
-    async def _ready(self) -> None:
-        """Waits until the system answers as its users will reach it."""
+    async def _wait_until_ready(self) -> None:
+        """Wait until the system answers at its public address."""
         typer.echo("Starting CodeHub", err=True)
         deadline = time.monotonic() + READY_SECONDS
         while True:
             self._supervisor.raise_if_any_ended()
-            answer = await self._readiness_problem()
-            if answer is None:
+            problem = await self._readiness_problem()
+            if problem is None:
                 return
             if time.monotonic() > deadline:
                 raise CommandError(
-                    f"CodeHub is not ready after {READY_SECONDS:.0f} s ({answer}); "
+                    f"CodeHub is not ready after {READY_SECONDS:.0f} s ({problem}); "
                     f"the logs are in {self._settings.data_dir / 'logs'}"
                 )
             await asyncio.sleep(0.1)
@@ -276,14 +278,14 @@ class _System:
         return (
             f"  admin:    {self._settings.admin_username}\n"
             f"  password: {password}\n"
-            "Shown only this once; `codehub users passwd` sets another.\n"
+            "This password is shown only once; `codehub users passwd` sets another.\n"
         )
 
 
 def _find_readiness_problem(settings: Settings) -> str | None:
-    """Return None once every part and the public port answer and CodeHub is ready, else what is missing.
+    """Return what is missing, or None once CodeHub is ready and every part and the public port answer.
 
-    Every part makes the same checks. Only the API is asked for them here: a check costs unshared memory.
+    Every part can run the same checks. Only the API runs them here: a check costs unshared memory.
     """
     try:
         for name in PARTS:
@@ -302,7 +304,7 @@ def _public_port_error(settings: Settings) -> str | None:
     url = f"{scheme}://{f'[{address}]' if ':' in address else address}:{settings.port}/healthz"
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if settings.speaks_tls:
-        handlers.append(urllib.request.HTTPSHandler(context=_context_for_ourselves()))
+        handlers.append(urllib.request.HTTPSHandler(context=_unverified_context()))
     try:
         with urllib.request.build_opener(*handlers).open(url, timeout=5):
             return None
@@ -312,8 +314,8 @@ def _public_port_error(settings: Settings) -> str | None:
         return str(error)
 
 
-def _context_for_ourselves() -> ssl.SSLContext:
-    """The certificate is for the public name, and this is our own port on our own machine."""
+def _unverified_context() -> ssl.SSLContext:
+    """Return a context that skips verification: this is our own port, and the certificate has the public name."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -321,7 +323,7 @@ def _context_for_ourselves() -> ssl.SSLContext:
 
 
 async def _run_unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event) -> None:
-    """Runs the start, but lets Ctrl-C end it halfway."""
+    """Run the work, and cancel it if `stop` is set meanwhile."""
     starting, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
     if starting.done():
@@ -333,7 +335,7 @@ async def _run_unless_stopped(work: Coroutine[None, None, None], stop: asyncio.E
 
 
 async def cancel_jobs(jobs: LocalJobs) -> None:
-    """Storage jobs are crash-only: what is cut short here, the next start begins anew."""
+    """Kill all storage jobs. Jobs are crash-only: the next start runs them again from the beginning."""
 
     async def end(job_id: str) -> None:
         try:
@@ -345,7 +347,7 @@ async def cancel_jobs(jobs: LocalJobs) -> None:
 
 
 def check_port_free(host: str, port: int) -> None:
-    """The gateway's workers share their port, and would share it with a stranger's process as well."""
+    """Raise CommandError if the port is in use. The gateway's workers would share it with another process."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -362,8 +364,8 @@ def check_port_free(host: str, port: int) -> None:
 
 
 async def _check_settings(settings: Settings) -> None:
-    """What the environment names is looked at first, so that a mistake there leaves nothing behind."""
-    _refuse_internal_listen(settings)
+    """Check what the settings name before anything is created, so that a mistake leaves nothing behind."""
+    _reject_internal_listen(settings)
     requirements.offered_images(settings)
     certificates.require_certificate(settings)
     if settings.database_url:
@@ -372,7 +374,7 @@ async def _check_settings(settings: Settings) -> None:
         await requirements.require_redis(settings.redis_url)
 
 
-def _refuse_internal_listen(settings: Settings) -> None:
+def _reject_internal_listen(settings: Settings) -> None:
     if settings.internal_listen:
         raise CommandError(
             "INTERNAL_LISTEN is for `codehub serve`: three parts cannot share one address. Unset it; under "
@@ -381,7 +383,7 @@ def _refuse_internal_listen(settings: Settings) -> None:
 
 
 def _check_socket_path(data_dir: Path) -> None:
-    """Before anything is made: a workspace whose socket has no place would only fail later."""
+    """Raise EmbeddedError if the sockets of workspaces would have too long paths."""
     longest = data_dir / "runtime" / new_id() / "io" / "ide.sock"
     if (size := len(os.fsencode(longest))) > SOCKET_PATH_LIMIT:
         raise EmbeddedError(

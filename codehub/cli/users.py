@@ -1,4 +1,4 @@
-"""`codehub users ...`: accounts, for the operator of the machine."""
+"""`codehub users ...`: manage accounts on the machine itself."""
 
 import secrets
 import sys
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(no_args_is_help=True, help="Accounts, seen from the machine itself.")
+app = typer.Typer(no_args_is_help=True, help="Manage accounts on this machine.")
 Name = Annotated[str, typer.Argument(help="The user's name.")]
-Generate = Annotated[bool, typer.Option("--generate", help="Make a password and print it.")]
+Generate = Annotated[bool, typer.Option("--generate", help="Generate a password and print it.")]
 PAGE = 1000
 
 
@@ -60,7 +60,7 @@ def create(
     generate: Generate = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Create an account; the password is asked for, or read from standard input."""
+    """Create an account. Prompt for the password, or read it from standard input."""
 
     async def work(engine: "AsyncEngine") -> None:
         from codehub.database import accounts
@@ -89,7 +89,7 @@ def create_admin(
 
 @app.command()
 def passwd(name: Name, generate: Generate = False, data_dir: DataDir = None) -> None:
-    """Set a new password, which ends the user's sessions."""
+    """Set a new password, and end the user's sessions."""
 
     async def work(engine: "AsyncEngine") -> None:
         from codehub.database import accounts
@@ -122,7 +122,7 @@ def delete(
 
     with report_errors():
         if not yes:
-            typer.confirm(f"Delete {name} and all workspaces of theirs?", abort=True)
+            typer.confirm(f"Delete {name} and all their workspaces?", abort=True)
         _with_engine(data_dir, work)
         _report(f"deleted {name.lower()}", None)
 

@@ -1,4 +1,4 @@
-"""Ends parts that no longer answer, so that their supervisor starts them again."""
+"""Watchdog that kills parts that no longer answer, so that their supervisor starts them again."""
 
 import asyncio
 import signal
@@ -9,34 +9,34 @@ import structlog
 
 from codehub.cli.parts import Part
 
-ASKS: Final = 6
-"""How many requests in a row a part has to leave unanswered."""
-STARTS_LONGER: Final = 5
-"""How many times as long a new process may take."""
+MAX_MISSED: Final = 6
+"""The number of requests in a row that a part may leave unanswered."""
+START_FACTOR: Final = 5
+"""How many times as long a new process may take until its first answer."""
 
 logger = structlog.get_logger(__name__)
 
 
-async def watch(part: Part, socket: Path, patience: float) -> None:
-    """Kill the part's process whenever it has not answered for `patience` seconds, until cancelled.
+async def watch(part: Part, socket: Path, timeout: float) -> None:
+    """Kill the part's process whenever it has not answered for `timeout` seconds, until cancelled.
 
     The part has answered before. A process that replaces it may take longer until its first answer.
     """
-    within = patience / ASKS / 2
-    watched, left = part.process, ASKS
+    within = timeout / MAX_MISSED / 2
+    watched, left = part.process, MAX_MISSED
     while True:
         await asyncio.sleep(within)
         process = part.process
         if process is None or process.poll() is not None:
             continue
         if process is not watched:
-            watched, left = process, ASKS * STARTS_LONGER
+            watched, left = process, MAX_MISSED * START_FACTOR
         if await _answers(socket, within):
-            left = ASKS
+            left = MAX_MISSED
             continue
         left -= 1
         if left == 0:
-            logger.error("a part does not answer", part=part.name, seconds=patience)
+            logger.error("a part does not answer", part=part.name, seconds=timeout)
             # A process that is stopped or hangs handles no other signal.
             process.send_signal(signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Several equal processes of one part that share its port."""
+"""Worker processes of one part, which share its port."""
 
 import contextlib
 import os
@@ -16,20 +16,20 @@ logger = structlog.get_logger(__name__)
 
 RESTART_PAUSE = 0.5
 CHECK_SECONDS = 1.0
-"""Between two looks at the heartbeats."""
+"""Seconds between two checks of the heartbeats."""
 STEADY_SECONDS = 10.0
 STOP_SECONDS = 25.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class WorkersError(Exception):
-    """The workers die as soon as they are started."""
+    """The workers died one after the other while they started."""
 
 
 def run_workers(count: int, work: Callable[[int], None], heartbeats: Heartbeats | None = None) -> None:
-    """Run `work` in `count` processes until SIGTERM; start one that dies or hangs again, with its number.
+    """Run `work` in `count` processes until SIGTERM. Replace one that dies or hangs, with the same number.
 
-    Forked before any loop or thread exists, so that the workers share the memory of what was imported.
+    Call this before any event loop or thread exists: the workers are forked, and share imported modules.
     """
     if count == 1:
         work(0)
@@ -50,16 +50,16 @@ def run_workers(count: int, work: Callable[[int], None], heartbeats: Heartbeats 
     for number in range(count):
         if not stopping:
             start(number)
-    early_deaths, born = 0, time.monotonic()
-    looked = born
+    early_deaths, started = 0, time.monotonic()
+    checked = started
     while workers and not stopping:
-        if heartbeats is not None and time.monotonic() - looked >= CHECK_SECONDS:
-            looked = time.monotonic()
+        if heartbeats is not None and time.monotonic() - checked >= CHECK_SECONDS:
+            checked = time.monotonic()
             _kill_silent(heartbeats, workers)
         ended = _wait(workers)
         if ended is None or stopping:
             continue
-        early_deaths = early_deaths + 1 if time.monotonic() - born < STEADY_SECONDS else 0
+        early_deaths = early_deaths + 1 if time.monotonic() - started < STEADY_SECONDS else 0
         if early_deaths > count:
             break
         logger.error("a worker died", number=ended)
@@ -68,31 +68,31 @@ def run_workers(count: int, work: Callable[[int], None], heartbeats: Heartbeats 
         time.sleep(RESTART_PAUSE)
         if not stopping:
             start(ended)
-        born = time.monotonic()
-    _send(signal.SIGTERM, workers)  # one may have been born while the signal came
-    _end(workers)
+        started = time.monotonic()
+    _send(signal.SIGTERM, workers)  # one may have started when the signal arrived
+    _wait_for_all(workers)
     if not stopping:
         raise WorkersError(f"{early_deaths} workers died one after the other")
 
 
 def _kill_silent(heartbeats: Heartbeats, workers: dict[int, int]) -> None:
-    """SIGKILL, because a worker that is stopped or hangs handles no other signal."""
+    """Kill silent workers. A worker that is stopped or hangs handles no signal but SIGKILL."""
     for pid in heartbeats.find_silent(workers):
         logger.error("a worker does not answer", number=workers[pid])
         _send(signal.SIGKILL, [pid])
 
 
 def run_in_child(work: Callable[[], None]) -> int:
-    """Run `work` in a process of its own and return its exit code.
+    """Run `work` in a child process and return its exit code.
 
-    What it allocates and touches is gone with it: the workers' parent stays as small as its modules.
+    Its memory is freed when it ends, so the parent of the workers stays as small as its modules.
     """
     _, status = os.waitpid(_fork(work), 0)
     return os.waitstatus_to_exitcode(status)
 
 
 def _fork(work: Callable[[], None]) -> int:
-    """A stop that comes right after the fork waits until the child handles it by itself, and is not lost."""
+    """Fork a worker. Stop signals are blocked until the child has its own handlers, so none is lost."""
     hook = die_with_parent(signal.SIGTERM)
     earlier = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     pid = os.fork()
@@ -109,21 +109,21 @@ def _fork(work: Callable[[], None]) -> int:
         code = 0
     except typer.Exit as end:
         code = end.exit_code
-    except Exception:  # the process ends here, with the reason logged
+    except Exception:  # the process ends here, and its log has the reason
         logger.exception("a worker failed")
     finally:
         os._exit(code)
 
 
 def _wait(workers: dict[int, int]) -> int | None:
-    """Return the number of a worker that ended; None when a signal woke us instead."""
+    """Return the number of a worker that ended, or None after a short pause."""
     ended, _ = os.waitpid(-1, os.WNOHANG)
     if ended == 0:
         time.sleep(0.1)
     return workers.pop(ended, None)
 
 
-def _end(workers: dict[int, int]) -> None:
+def _wait_for_all(workers: dict[int, int]) -> None:
     deadline = time.monotonic() + STOP_SECONDS
     while workers:
         if _wait(workers) is None and time.monotonic() > deadline:
