@@ -50,7 +50,7 @@ class Bare:
 
     def end(self) -> None:
         if self._child is not None:
-            end(self._child, STOP)
+            end_child(self._child, STOP)
 
 
 def _until_ready(client: httpx.Client, began: float) -> float:

@@ -1,1 +1,1 @@
-"""PostgreSQL and Redis that need no installing."""
+"""PostgreSQL and Redis that need no installation."""

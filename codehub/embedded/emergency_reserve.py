@@ -1,4 +1,4 @@
-"""A file that keeps space for the embedded PostgreSQL on a disk that others may fill."""
+"""File that reserves disk space for the embedded PostgreSQL."""
 
 import asyncio
 import os
@@ -15,8 +15,8 @@ NAME: Final = "postgres.reserve"
 SIZE: Final = 64 << 20
 NEARLY_FULL: Final = 16 << 20
 """Below this much free space the file is removed."""
-ROOM: Final = 4 * SIZE
-"""Above this much free space it is made again."""
+PLENTY: Final = 4 * SIZE
+"""Above this much free space the file is created again."""
 CHECK_SECONDS: Final = 2.0
 
 
@@ -28,22 +28,22 @@ class EmergencyReserve:
         self._size = size
         self._nearly_full = nearly_full
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Check every few seconds, until cancelled."""
         while True:
             self.check()
             await asyncio.sleep(CHECK_SECONDS)
 
     def check(self) -> None:
-        """Release the reserve on a disk that is nearly full, or make it where there is room."""
+        """Delete the file on a disk that is nearly full, or create it if there is plenty of space."""
         try:
             free = shutil.disk_usage(self._path.parent).free
             if free < self._nearly_full:
                 self._release(free)
-            elif free > ROOM * self._size // SIZE and not self._path.exists():
-                self._make()
+            elif free > PLENTY * self._size // SIZE and not self._path.exists():
+                self._create()
         except OSError as error:
-            logger.warning("the reserve of PostgreSQL cannot be kept", error=str(error))
+            logger.warning("the disk space reserve of PostgreSQL cannot be checked", error=str(error))
 
     def _release(self, free: int) -> None:
         try:
@@ -51,13 +51,13 @@ class EmergencyReserve:
         except FileNotFoundError:
             return
         logger.error(
-            "the disk is nearly full: PostgreSQL gets its reserve back; make room",
+            "the disk is nearly full: CodeHub has deleted the reserve of PostgreSQL; free some space",
             free_bytes=free,
             reserve_bytes=self._size,
         )
 
-    def _make(self) -> None:
-        """Allocate beside and rename: a file of this name always holds the whole reserve."""
+    def _create(self) -> None:
+        """Create the file in one step: a file of this name always holds the whole reserve."""
         staged = self._path.with_name(f".{NAME}.new")
         try:
             with staged.open("wb") as file:

@@ -1,4 +1,4 @@
-"""A real PostgreSQL below the data directory, reachable through a private Unix socket only."""
+"""PostgreSQL below the data directory, reachable only through a private Unix socket."""
 
 import asyncio
 import secrets
@@ -30,7 +30,7 @@ USER = DATABASE = "codehub"
 SOCKET_NAME = ".s.PGSQL.5432"
 START_SECONDS = 120.0  # crash recovery of a busy database takes its time
 STATUS_LINE = 8
-"""Of postmaster.pid."""
+"""The line of postmaster.pid that holds the status."""
 FAST_SHUTDOWN = [(signal.SIGINT, 60.0), (signal.SIGQUIT, 15.0), (signal.SIGKILL, 5.0)]
 
 SETTINGS = {
@@ -44,7 +44,7 @@ SETTINGS = {
     "log_checkpoints": "off",
     "timezone": "UTC",
     "log_timezone": "UTC",
-    # An orphaned server notices clients that died with the machine's other half.
+    # A server that outlives CodeHub notices clients that have died.
     "client_connection_check_interval": "5s",
 }
 UNSAFE_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
@@ -53,8 +53,8 @@ UNSAFE_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_write
 class EmbeddedPostgres:
     """One PostgreSQL cluster in `{data_dir}/postgres`.
 
-    `clients` is a group that may connect, besides root and the server's own account. `durable=False` is for
-    tests alone: it gives up crash safety for speed.
+    `clients` is a group that may connect, besides root and the server's own account. `durable=False` is only
+    for tests: it trades crash safety for speed.
     """
 
     name = "postgres"
@@ -72,18 +72,18 @@ class EmbeddedPostgres:
         self.log_file = self._data_dir / "logs" / "postgres.log"
         self.process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
-        """Where the present run begins in the log, which is appended to."""
+        """Offset of the current run in the log, which is appended to."""
 
     @property
     def url(self) -> str:
-        """Where CodeHub's parts find it."""
+        """URL for the parts of CodeHub."""
         return self.database_url(DATABASE)
 
     def database_url(self, name: str) -> str:
         return _url(self.socket_dir, self._password(), name)
 
     async def start(self) -> None:
-        """Start the server; return when it accepts connections. The cluster was made with its database."""
+        """Start the server, and return when it accepts connections. Create the cluster if it is missing."""
         if not self.socket_dir.is_relative_to(self._data_dir):
             logger.warning("the data directory's path is long", sockets=str(self.socket_dir))
         if not self._account.can_enter(self._data_dir):
@@ -94,7 +94,7 @@ class EmbeddedPostgres:
         make_socket_dir(self.socket_dir, self._account, self._clients)
         make_dir(self.log_file.parent, 0o700)
         home = server_programs.postgres_home(self._cluster_version(), self._tools_dir, self._account)
-        self._end_orphan()
+        self._stop_orphans()
         if not self.cluster.exists():
             self._create_cluster(home)
         self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
@@ -105,13 +105,13 @@ class EmbeddedPostgres:
             ],
             log=self.log_file, death_signal=signal.SIGINT, account=self._account,
         )  # fmt: skip
-        await self._accepting()
+        await self._wait_until_ready()
 
     def exit_cause(self) -> str | None:
-        """Return the cause of its end in a sentence, or None if its log names none."""
+        """Return why the server ended, or None if its log names no cause."""
         try:
             with self.log_file.open("rb") as file:
-                # The log was cut in the meantime: read it from its beginning.
+                # If the log was truncated meanwhile, read it from its beginning.
                 file.seek(self._log_start if self._log_start <= self.log_file.stat().st_size else 0)
                 log_of_run = file.read().decode(errors="replace")
         except OSError:
@@ -119,7 +119,7 @@ class EmbeddedPostgres:
         return exit_cause(log_of_run, self.cluster)
 
     def stop(self) -> None:
-        """Fast shutdown: open transactions are rolled back, everything committed is on disk."""
+        """Shut down fast: open transactions are rolled back, and everything committed is on disk."""
         if self.process is not None:
             server_processes.end_child(self.process, FAST_SHUTDOWN)
             self.process = None
@@ -151,7 +151,7 @@ class EmbeddedPostgres:
             raise EmbeddedError(f"{self.cluster} is not a PostgreSQL data directory") from None
 
     def _create_cluster(self, home: Path) -> None:
-        """initdb beside the final place, renamed when complete: a killed first start leaves nothing half."""
+        """Run initdb in a staging directory and rename it: a killed first start leaves no half a cluster."""
         staged = self.cluster.with_name("postgres.new")
         shutil.rmtree(staged, ignore_errors=True)
         make_dir(staged, 0o700, self._account)
@@ -182,38 +182,37 @@ class EmbeddedPostgres:
 
     def _run(self, what: str, command: Sequence[str | Path], given: str = "") -> None:
         outcome = self._account.run(command, given=given)
-        said = outcome.stderr.strip() or outcome.stdout.strip()
+        output = outcome.stderr.strip() or outcome.stdout.strip()
         # A server in single-user mode reports a failed statement and goes on to its end.
         if outcome.returncode != 0 or "ERROR:" in outcome.stderr:
-            why = exit_cause(said, self.cluster)
-            raise EmbeddedError(f"PostgreSQL's {what} failed: {said}" + (f"\n{why}" if why else ""))
+            cause = exit_cause(output, self.cluster)
+            raise EmbeddedError(f"PostgreSQL's {what} failed: {output}" + (f"\n{cause}" if cause else ""))
 
-    def _end_orphan(self) -> None:
-        """Ends a server whose `up` was killed, and clears what a server killed itself left behind.
+    def _stop_orphans(self) -> None:
+        """Stop a server whose `up` was killed, and remove the files that a killed server leaves.
 
-        The caller holds the data directory's lock, so a server found here serves nobody.
+        The caller holds the lock of the data directory, so nothing uses a server found here.
         """
-        orphans = self._working
-        if orphans():
-            logger.info("ending the PostgreSQL of an earlier start", pids=orphans())
-        if not server_processes.end_processes(orphans, FAST_SHUTDOWN):
-            raise EmbeddedError(f"PostgreSQL processes {orphans()} of an earlier start do not end")
-        # Its lock files name process ids, which another process may have by now.
+        if orphans := self._running():
+            logger.info("ending the PostgreSQL of an earlier start", pids=orphans)
+        if not server_processes.end_processes(self._running, FAST_SHUTDOWN):
+            raise EmbeddedError(f"PostgreSQL processes {self._running()} of an earlier start do not end")
+        # Lock files name process ids, which other processes may have by now.
         (self.cluster / "postmaster.pid").unlink(missing_ok=True)
         for leftover in self.socket_dir.glob(f"{SOCKET_NAME}*"):
             leftover.unlink()
 
-    def _working(self) -> list[int]:
+    def _running(self) -> list[int]:
         return server_processes.processes_in_directory(self.cluster, "postgres")
 
-    async def _accepting(self) -> None:
-        """Wait until the server has written that it is ready, where its own `pg_ctl` looks for it."""
+    async def _wait_until_ready(self) -> None:
+        """Wait until the server reports in postmaster.pid that it is ready, as `pg_ctl` does."""
         assert self.process is not None
         deadline = time.monotonic() + START_SECONDS
         while not self._is_ready():
             if self.process.poll() is not None:
-                why = self.exit_cause() or "PostgreSQL ended while it started."
-                raise EmbeddedError(f"{why}\nIts log ends with:\n{server_processes.tail(self.log_file)}")
+                cause = self.exit_cause() or "PostgreSQL ended while it started."
+                raise EmbeddedError(f"{cause}\nIts log ends with:\n{server_processes.tail(self.log_file)}")
             if time.monotonic() > deadline:
                 self.stop()
                 raise EmbeddedError(
@@ -230,7 +229,7 @@ class EmbeddedPostgres:
 
 
 def url_of(data_dir: Path) -> str | None:
-    """Where the embedded database of a data directory answers while it runs; None where there is none."""
+    """Return the URL of the embedded database of a data directory, or None if there is none."""
     try:
         password = (data_dir / "postgres.password").read_text()
     except FileNotFoundError:

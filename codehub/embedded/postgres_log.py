@@ -1,11 +1,11 @@
-"""Why PostgreSQL ended, read from its log: one plain sentence with what to do."""
+"""Reads from the log of PostgreSQL why it ended, and says what to do."""
 
 import re
 from pathlib import Path
 from typing import Final
 
 _FATAL: Final = re.compile(r"(?:\b(?:FATAL|PANIC|error):|^postgres:)\s+(.*)")
-"""Of the server, and of initdb. An ERROR ends a statement, and not the server."""
+"""Lines of the server and of initdb. An ERROR ends only a statement, not the server."""
 
 _CAUSES: Final = (
     (
@@ -33,11 +33,11 @@ _CAUSES: Final = (
         "the machine has no memory left for it. Stop other programs, or add memory.",
     ),
 )  # fmt: skip
-"""The first entry of which a text stands in the log is the cause."""
+"""The first entry with a text that is in the log is the cause."""
 
 
 def exit_cause(log: str, cluster: Path) -> str | None:
-    """Return the cause in a sentence, or None if the log names none. `log`: of the last run alone."""
+    """Return the cause in a sentence, or None. `log` is that of the last run only."""
     fatal = [found[1].strip() for line in log.splitlines() if (found := _FATAL.search(line))]
     for texts, advice in _CAUSES:
         if any(text in line for text in texts for line in fatal):

@@ -1,4 +1,4 @@
-"""Directories that only one account may enter, and sockets whose paths are short enough."""
+"""Directories that only one account may enter, and sockets with short enough paths."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ SOCKET_PATH_LIMIT = 107  # sun_path holds 108 bytes with its closing NUL
 
 
 def make_dir(path: Path, mode: int, account: Account | None = None, group: int | None = None) -> Path:
-    """The directory with this mode and owner; refuses what someone else put in its place."""
+    """Create a directory with this mode and owner. Reject a directory that belongs to someone else."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     facts = path.lstat()
     owners = {os.geteuid()} if account is None else {os.geteuid(), account.uid}
@@ -26,10 +26,10 @@ def make_dir(path: Path, mode: int, account: Account | None = None, group: int |
 
 
 def socket_dir(data_dir: Path, name: str, socket_name: str) -> Path:
-    """`{data_dir}/run/{name}`, or a short private directory when a socket's path there would be too long."""
-    wanted = data_dir / "run" / name
-    if len(os.fsencode(wanted / socket_name)) <= SOCKET_PATH_LIMIT:
-        return wanted
+    """Return `{data_dir}/run/{name}`, or a short directory if a socket's path there would be too long."""
+    directory = data_dir / "run" / name
+    if len(os.fsencode(directory / socket_name)) <= SOCKET_PATH_LIMIT:
+        return directory
     return short_run_dir(data_dir) / name
 
 
@@ -45,7 +45,7 @@ def socket_mode(group: int | None) -> str:
 
 
 def short_run_dir(data_dir: Path) -> Path:
-    """The same short directory for the same data directory, so that the next start finds it again."""
+    """Return a short directory that is always the same for one data directory."""
     digest = hashlib.sha256(os.fsencode(data_dir.absolute())).hexdigest()[:12]
     base = Path("/run") if os.geteuid() == 0 and os.access("/run", os.W_OK) else Path("/tmp")  # noqa: S108
     return base / f"codehub-{os.geteuid()}-{digest}"

@@ -1,4 +1,4 @@
-"""A real Redis below the data directory, reachable through a private Unix socket only."""
+"""Redis below the data directory, reachable only through a private Unix socket."""
 
 import asyncio
 import signal
@@ -21,7 +21,7 @@ SHUTDOWN = [(signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)]
 
 
 class EmbeddedRedis:
-    """One Redis in `{data_dir}/redis`; what it holds is rebuilt or re-sent when it is lost.
+    """One Redis in `{data_dir}/redis`. If its data is lost, CodeHub rebuilds or sends it again.
 
     `clients` is a group that may connect, besides root and the server's own account.
     """
@@ -42,13 +42,13 @@ class EmbeddedRedis:
         return f"unix://{self._socket}"
 
     async def start(self) -> None:
-        """Returns when the server answers."""
+        """Start the server, and return when it answers."""
         make_dir(self._directory, 0o700, self._account)
         make_socket_dir(self._socket.parent, self._account, self._clients)
         make_dir(self.log_file.parent, 0o700)
         program = server_programs.redis_server(self._tools_dir, self._account)
-        self._end_orphan()
-        # A snapshot keeps a minute-old picture of activity over a restart of the machine.
+        self._stop_orphans()
+        # After a restart of the machine, the activity is at most a minute old.
         self.process = server_processes.spawn(
             [
                 program, "--port", "0", "--unixsocket", self._socket,
@@ -59,27 +59,27 @@ class EmbeddedRedis:
             ],
             log=self.log_file, death_signal=signal.SIGTERM, account=self._account,
         )  # fmt: skip
-        await self._answering()
+        await self._wait_until_ready()
 
     def stop(self) -> None:
         if self.process is not None:
             server_processes.end_child(self.process, SHUTDOWN)
             self.process = None
 
-    def _end_orphan(self) -> None:
-        if orphans := self._working():
+    def _stop_orphans(self) -> None:
+        if orphans := self._running():
             logger.info("ending the Redis of an earlier start", pids=orphans)
-        if not server_processes.end_processes(self._working, SHUTDOWN):
-            raise EmbeddedError(f"Redis processes {self._working()} of an earlier start do not end")
+        if not server_processes.end_processes(self._running, SHUTDOWN):
+            raise EmbeddedError(f"Redis processes {self._running()} of an earlier start do not end")
         self._socket.unlink(missing_ok=True)
 
-    def _working(self) -> list[int]:
+    def _running(self) -> list[int]:
         return server_processes.processes_in_directory(self._directory, "redis-server")
 
-    async def _answering(self) -> None:
+    async def _wait_until_ready(self) -> None:
         assert self.process is not None
         deadline = time.monotonic() + START_SECONDS
-        while not await self._pongs():
+        while not await self._answers_ping():
             if self.process.poll() is not None:
                 raise EmbeddedError(f"Redis ended while it started:\n{server_processes.tail(self.log_file)}")
             if time.monotonic() > deadline:
@@ -89,7 +89,7 @@ class EmbeddedRedis:
                 )
             await asyncio.sleep(0.01)
 
-    async def _pongs(self) -> bool:
+    async def _answers_ping(self) -> bool:
         try:
             reader, writer = await asyncio.open_unix_connection(self._socket)
         except OSError:
@@ -105,5 +105,5 @@ class EmbeddedRedis:
 
 
 def url_of(data_dir: Path) -> str:
-    """Where the embedded Redis of a data directory answers while it runs."""
+    """Return the URL of the embedded Redis of a data directory."""
     return f"unix://{socket_dir(data_dir.absolute(), 'redis', SOCKET_NAME) / SOCKET_NAME}"

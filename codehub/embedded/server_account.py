@@ -1,4 +1,4 @@
-"""The system user that embedded servers run as, when CodeHub itself runs as root."""
+"""The system user of the embedded servers when CodeHub runs as root."""
 
 import os
 import pwd
@@ -17,7 +17,7 @@ class EmbeddedError(Exception):
 
 @dataclass(frozen=True)
 class Account:
-    """Who a server runs as; `switch` is false when that is who we are already."""
+    """User and group of a server. `switch` is false if this process has them already."""
 
     uid: int
     gid: int
@@ -51,7 +51,7 @@ class Account:
 
 
 def plain_environment() -> dict[str, str]:
-    """What a server needs of our environment, which may hold secrets that are none of its business."""
+    """Return the variables that a server needs. Our environment may hold secrets."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 
 
@@ -60,7 +60,7 @@ def own_account() -> Account:
 
 
 def server_account() -> Account:
-    """PostgreSQL refuses to run as root, so under root the servers get a user of their own."""
+    """Return the account of the servers. PostgreSQL refuses to run as root, so root uses a system user."""
     if os.geteuid() != 0:
         return own_account()
     entry = _lookup() or _create()

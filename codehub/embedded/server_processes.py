@@ -1,4 +1,4 @@
-"""Starting, finding and ending the processes of embedded servers."""
+"""Starts, finds and ends the processes of embedded servers."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ def spawn(
     account: Account,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Starts a child in a session of its own, so that a terminal's Ctrl-C reaches only its supervisor."""
+    """Start a child in a new session, so that a terminal's Ctrl-C reaches only the supervisor."""
     with log.open("ab") as output:
         return subprocess.Popen(
             [str(part) for part in command], cwd="/", stdin=subprocess.DEVNULL, stdout=output,
@@ -33,28 +33,28 @@ def spawn(
 
 
 def processes_in_directory(directory: Path, program: str) -> list[int]:
-    """Process ids of a program whose working directory is this one: how a server left behind is recognised.
+    """Return the processes of a program with this working directory, to find orphaned servers.
 
-    Both PostgreSQL's and Redis' processes stay in their data directory; a pid file may name a recycled id.
+    PostgreSQL and Redis stay in their data directory. A pid file may name a recycled process id.
     """
     wanted = directory.resolve()
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
-        with contextlib.suppress(OSError):  # it ended while we looked, or belongs to someone else
+        with contextlib.suppress(OSError):  # it has ended meanwhile, or belongs to another user
             if (entry / "cwd").readlink() == wanted and (entry / "comm").read_text().strip() == program:
                 found.append(int(entry.name))
     return found
 
 
 def top_processes(pids: Sequence[int]) -> list[int]:
-    """Those whose parent is not one of them: a server's first process answers for its helpers."""
+    """Return the processes whose parent is not in the list: a server's main process ends its helpers."""
     return [pid for pid in pids if parent_of(pid) not in pids]
 
 
 class Child(Protocol):
-    """What ending a process takes; `subprocess.Popen` is one."""
+    """The methods of `subprocess.Popen` that `end_child` uses."""
 
     def poll(self) -> int | None: ...
 
@@ -64,27 +64,28 @@ class Child(Protocol):
 
 
 def end_child(process: Child, signals: Sequence[tuple[signal.Signals, float]]) -> None:
-    """Ends our own child: each signal in turn, with the seconds it has to work."""
-    for number, patience in signals:
+    """End a child process: send each signal in turn, and wait for the given seconds."""
+    for number, seconds in signals:
         if process.poll() is not None:
             return
         process.send_signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
+            process.wait(seconds)
 
 
 def end_processes(find: Callable[[], list[int]], signals: Sequence[tuple[signal.Signals, float]]) -> bool:
-    """Ends processes that are not our children; True when none is left."""
-    for number, patience in signals:
+    """End processes that are not our children. Return whether all have ended."""
+    for number, seconds in signals:
         for pid in top_processes(find()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-        if wait_until(lambda: not find(), patience):
+        if wait_until(lambda: not find(), seconds):
             return True
     return not find()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, *, every: float = 0.02) -> bool:
+    """Wait until the condition holds. Return False if it does not within some seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -94,7 +95,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, *, every: float = 
 
 
 def tail(path: Path, lines: int = 12) -> str:
-    """The last lines of a log, for an error message."""
+    """Return the last lines of a log, for an error message."""
     try:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
     except FileNotFoundError:

