@@ -234,7 +234,7 @@ def _start(case: Case, values: Mapping[str, str]) -> Outcome:
 
 
 @pytest.mark.parametrize("name", [FURTHEST, *sample(OTHERS, 9, "bad input")])
-def test_a_start_that_cannot_be_ends_with_one_clear_line(
+def test_an_impossible_start_ends_with_one_clear_line(
     outcomes: Mapping[str, "Future[Outcome]"], name: str
 ) -> None:
     case, ended = CASES[name], outcomes[name].result()

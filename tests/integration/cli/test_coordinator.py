@@ -51,7 +51,7 @@ async def workspace_id(engine: AsyncEngine) -> str:
     return made.id
 
 
-async def test_an_image_that_is_no_longer_offered_is_named_and_stops_nobody(
+async def test_an_image_that_is_no_longer_offered_is_named_and_does_not_stop_the_coordinator(
     workspace_id: str, database_url: str, redis_url: str, tmp_path: Path
 ) -> None:
     images = images_file(tmp_path, "images", '[[image]]\nname = "another"\nprocess = ["true"]\n')

@@ -158,7 +158,7 @@ def open_page(parts: Parts, session: str, url: str, gateways: Sequence[int]) -> 
     raise AssertionError(f"too many redirects, the last one to {url}")
 
 
-def test_a_workspace_lives_through_two_of_each_part_that_began_with_nothing(
+def test_a_workspace_works_with_two_of_each_part_from_empty_servers(
     parts: Parts, data_dir: Path
 ) -> None:
     made = outcome(["users", "create-admin", "--generate"], parts.environment)

@@ -69,7 +69,7 @@ async def test_committed_rows_survive_stop_and_start(server: EmbeddedPostgres, d
     again.stop()
 
 
-async def test_it_gives_up_no_durability_and_listens_on_no_port(server: EmbeddedPostgres) -> None:
+async def test_it_is_durable_and_listens_on_no_port(server: EmbeddedPostgres) -> None:
     await server.start()
     for name, value in {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}.items():
         assert await execute(server.url, f"SHOW {name}") == value
@@ -78,7 +78,7 @@ async def test_it_gives_up_no_durability_and_listens_on_no_port(server: Embedded
     server.stop()
 
 
-async def test_nobody_else_gets_in(server: EmbeddedPostgres, data_dir: Path) -> None:
+async def test_other_users_and_wrong_passwords_are_rejected(server: EmbeddedPostgres, data_dir: Path) -> None:
     await server.start()
     for private in (server.socket_dir, server.cluster):
         assert stat.S_IMODE(private.stat().st_mode) == 0o700
@@ -132,7 +132,7 @@ async def test_a_server_whose_up_was_killed_is_replaced(server: EmbeddedPostgres
 
 
 @pytest.mark.usefixtures("server")
-async def test_it_ends_by_itself_when_its_starter_is_killed(data_dir: Path) -> None:
+async def test_it_ends_when_its_starter_is_killed(data_dir: Path) -> None:
     program = (
         "import asyncio, signal, sys; from pathlib import Path;"
         "from codehub.embedded.postgres import EmbeddedPostgres;"
@@ -150,7 +150,7 @@ async def test_it_ends_by_itself_when_its_starter_is_killed(data_dir: Path) -> N
     wait_for(lambda: not processes_in_directory(data_dir / "postgres", "postgres"), "the server to end")
 
 
-async def test_a_first_start_that_was_killed_leaves_nothing_half(data_dir: Path) -> None:
+async def test_a_killed_first_start_can_be_repeated(data_dir: Path) -> None:
     half = data_dir / "postgres.new"
     half.mkdir()
     (half / "PG_VERSION").write_text("18\n")
@@ -161,7 +161,7 @@ async def test_a_first_start_that_was_killed_leaves_nothing_half(data_dir: Path)
     server.stop()
 
 
-async def test_data_of_another_major_version_is_refused_in_words(data_dir: Path) -> None:
+async def test_data_of_another_major_version_is_rejected_with_a_clear_message(data_dir: Path) -> None:
     cluster = data_dir / "postgres"
     cluster.mkdir()
     (cluster / "PG_VERSION").write_text("9\n")
@@ -170,7 +170,7 @@ async def test_data_of_another_major_version_is_refused_in_words(data_dir: Path)
     assert (cluster / "PG_VERSION").read_text() == "9\n"
 
 
-async def test_a_long_path_gets_a_short_place_for_its_socket(data_dir: Path) -> None:
+async def test_a_long_path_gets_a_short_directory_for_its_socket(data_dir: Path) -> None:
     long = data_dir / ("d" * 80)
     long.mkdir(mode=0o711)
     server = EmbeddedPostgres(long, TOOLS_DIR)
@@ -186,7 +186,7 @@ async def test_a_long_path_gets_a_short_place_for_its_socket(data_dir: Path) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers as another user")
-async def test_root_leaves_the_server_to_another_user(server: EmbeddedPostgres) -> None:
+async def test_under_root_the_server_runs_as_another_user(server: EmbeddedPostgres) -> None:
     await server.start()
     assert server.process is not None
     assert Path(f"/proc/{server.process.pid}").stat().st_uid == server_account().uid != 0
@@ -194,7 +194,7 @@ async def test_root_leaves_the_server_to_another_user(server: EmbeddedPostgres) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers as another user")
-async def test_a_data_directory_below_a_private_one_is_refused_in_words(data_dir: Path) -> None:
+async def test_a_data_directory_below_a_private_one_is_rejected_with_a_clear_message(data_dir: Path) -> None:
     data_dir.chmod(0o700)
     with pytest.raises(EmbeddedError, match=r"may not enter .*chmod o\+x"):
         await EmbeddedPostgres(data_dir, TOOLS_DIR).start()

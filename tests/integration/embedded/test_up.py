@@ -25,7 +25,7 @@ def ask(system: System, *arguments: str) -> tuple[int, str]:
 HUNG = ("coordinator", "api")
 
 
-def test_a_first_start_tells_the_password_once_and_a_second_up_is_refused(
+def test_a_first_start_prints_the_password_once_and_a_second_up_is_rejected(
     make_system: Callable[..., System],
 ) -> None:
     system = make_system().start()

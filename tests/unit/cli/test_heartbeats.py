@@ -18,7 +18,7 @@ async def test_a_worker_whose_loop_runs_is_never_silent() -> None:
             await until(lambda seen=seen: heartbeats._read(1) > seen, "the next beat")
 
 
-async def test_a_worker_that_stops_beating_is_silent_after_so_many_looks() -> None:
+async def test_a_worker_that_stops_beating_is_silent_after_the_maximum_of_checks() -> None:
     heartbeats = Heartbeats(1, max_silent_checks=3)
     async with heartbeats.beating(0):
         await asyncio.sleep(0)

@@ -48,7 +48,7 @@ def pretend_installed(tools: Path) -> None:
     ide._write_wrapper(tools)
 
 
-def test_what_is_installed_is_returned_at_once(tmp_path: Path) -> None:
+def test_an_installed_command_is_returned_at_once(tmp_path: Path) -> None:
     pretend_installed(tmp_path)
     told = Told()
     assert install_code_server(tmp_path, told) == tmp_path / "bin" / "code-server"
@@ -81,7 +81,7 @@ def test_a_terminal_sees_a_bar_that_grows_with_each_step() -> None:
     assert "30 s so far" in shown
 
 
-def test_nothing_is_installed_until_everything_is(tmp_path: Path) -> None:
+def test_an_incomplete_install_is_not_found(tmp_path: Path) -> None:
     assert code_server_command(tmp_path) is None
     pretend_installed(tmp_path)
     assert code_server_command(tmp_path) is not None
@@ -174,7 +174,7 @@ def test_a_failing_step_shows_the_end_of_its_output() -> None:
     assert lines[0] == "Counting failed (exit code 3):" and lines[-1] == "100" and len(lines) < 30
 
 
-def test_a_long_step_says_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_step_reports_that_it_still_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ide, "REPORT_EVERY_SECONDS", 0.05)
     enough = tmp_path / "enough"
     told = Told(lambda: enough.touch() if len(told.words) > 1 else None)
@@ -183,7 +183,7 @@ def test_a_long_step_says_that_it_lives(tmp_path: Path, monkeypatch: pytest.Monk
     assert told.words[0] == "Building" and "so far" in told.words[1]
 
 
-def test_leftovers_of_an_interrupted_install_go(tmp_path: Path) -> None:
+def test_staging_directories_of_an_interrupted_install_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".staging-code-server-1" / "x").mkdir(parents=True)
     ide._remove_leftovers(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -55,7 +55,7 @@ def test_without_a_quota_the_watchdog_is_named(quota_line: QuotaLine, state: Quo
     assert "watchdog" in finding.words
 
 
-def test_an_enforced_quota_is_well(quota_line: QuotaLine) -> None:
+def test_an_enforced_quota_is_ok(quota_line: QuotaLine) -> None:
     finding = quota_line(ENFORCED, home_quota_bytes=1 << 30)
     assert finding.level is Level.OK
     assert "are enforced" in finding.words
@@ -67,7 +67,7 @@ def test_quotas_that_could_be_used_are_named(quota_line: QuotaLine) -> None:
     assert "HOME_QUOTA_BYTES is not set" in finding.words
 
 
-def test_the_file_system_of_the_homes_is_asked(quota_line: QuotaLine, tmp_path: Path) -> None:
+def test_the_file_system_of_the_homes_is_checked(quota_line: QuotaLine, tmp_path: Path) -> None:
     """Before the first start it is that of the nearest directory above."""
     assert str(tmp_path) in quota_line(OFF).words
     (tmp_path / "volumes").mkdir()

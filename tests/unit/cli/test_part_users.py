@@ -37,20 +37,20 @@ def uids(data_dir: Path, **given: int) -> list[int | None]:
     return [None if user is None else user.uid for user in (users.api, users.gateway)]
 
 
-def test_they_are_next_to_those_of_the_workspaces(data_dir: Path) -> None:
+def test_user_ids_are_next_to_those_of_workspaces(data_dir: Path) -> None:
     assert uids(data_dir) == [1_999_999, 1_999_998]
     assert uids(data_dir, workspace_uid_base=70_000) == [69_999, 69_998]
     assert uids(data_dir, workspace_uid_base=65_536) == [65_533, 65_532], "65534 is nobody"
 
 
-def test_they_can_be_chosen_and_0_keeps_root(data_dir: Path) -> None:
+def test_user_ids_can_be_chosen_and_0_keeps_root(data_dir: Path) -> None:
     assert uids(data_dir, api_uid=1234, gateway_uid=1235) == [1234, 1235]
     assert uids(data_dir, api_uid=0, gateway_uid=0) == [None, None]
     with pytest.raises(CommandError, match="would both run as user id 1999998: change API_UID"):
         uids(data_dir, api_uid=1_999_998)
 
 
-def test_the_doctor_reports_them(data_dir: Path) -> None:
+def test_doctor_reports_the_users(data_dir: Path) -> None:
     [found] = part_users.check_users(load(data_dir=data_dir))
     words = "`codehub up` runs the API as user id 1999999, the gateway as 1999998"
     assert (found.level, found.words) == (Level.OK, words)
@@ -60,7 +60,7 @@ def test_the_doctor_reports_them(data_dir: Path) -> None:
     )  # fmt: skip
 
 
-def test_they_do_not_get_the_secrets_of_the_archive_store() -> None:
+def test_parts_do_not_get_the_secrets_of_the_archive_store() -> None:
     secrets = {"ARCHIVE_URL": "s3://a/b", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key"}
     assert part_users.reduced_environment({"PORT": "80", "HOME": "/root"} | secrets) == {
         "PORT": "80",
@@ -74,7 +74,7 @@ def test_only_a_low_port_takes_a_capability(data_dir: Path) -> None:
         assert gateway is not None and gateway.may_bind_low_ports == needs_one
 
 
-def test_what_lies_below_a_closed_directory_is_named_with_the_outermost(data_dir: Path) -> None:
+def test_trees_are_grouped_by_their_outermost_closed_directory(data_dir: Path) -> None:
     closed, program = data_dir / "closed", data_dir / "closed" / "inner" / "program"
     program.mkdir(parents=True)
     link = data_dir / "link"
@@ -92,7 +92,7 @@ def test_what_lies_below_a_closed_directory_is_named_with_the_outermost(data_dir
             path.rmdir()
 
 
-def test_below_a_closed_directory_they_need_a_mount_namespace(tmp_path: Path) -> None:
+def test_below_a_closed_directory_parts_need_a_mount_namespace(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o700)
     data_dir = tmp_path / "closed" / "data"
     data_dir.mkdir(mode=0o711)

@@ -21,7 +21,7 @@ WHOLE = IsolationBarriers(
 )
 
 
-def test_all_is_well_where_every_wall_stands() -> None:
+def test_full_isolation_is_ok() -> None:
     findings = [
         process_checks.sandbox(WHOLE, False),
         process_checks.system_calls(WHOLE),
@@ -31,7 +31,7 @@ def test_all_is_well_where_every_wall_stands() -> None:
     assert {finding.level for finding in findings} == {Level.OK}
 
 
-async def test_walls_that_could_not_be_tried_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_isolation_that_could_not_be_probed_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     async def find_barriers() -> IsolationBarriers:
         raise RuntimeFailure(ErrorReason.ActionFailed, "slirp4netns: no answer within 20 s")
 
@@ -56,18 +56,18 @@ def test_a_missing_sandbox_is_as_bad_as_what_is_left(
     assert finding.advice == "apt-get install bubblewrap"
 
 
-def test_the_hosts_network_is_told_with_its_reason() -> None:
+def test_a_shared_network_is_reported_with_its_reason() -> None:
     finding = process_checks.network(IsolationBarriers(Isolation.SANDBOX, "b", "s", why_no_network="no tap device"))
     assert finding.level is Level.WARN and "no tap device" in finding.words
 
 
-def test_a_missing_filter_of_system_calls_is_told_with_its_reason() -> None:
+def test_a_missing_filter_of_system_calls_is_reported_with_its_reason() -> None:
     barriers = IsolationBarriers(Isolation.SANDBOX, "b", "s", why_no_seccomp="there is none for riscv64")
     finding = process_checks.system_calls(barriers)
     assert finding.level is Level.WARN and "riscv64" in finding.words
 
 
-def test_caps_that_cannot_be_kept_are_named() -> None:
+def test_missing_caps_are_named() -> None:
     some = Cgroups(1, {"pids": "/p"}, "memory is not mounted")
     finding = process_checks.caps(IsolationBarriers(Isolation.SANDBOX, "b", "s", cgroups=some))
     assert finding.level is Level.WARN

@@ -49,7 +49,7 @@ WIDE = ["0.0.0.0/0", "::/0", "10.0.0.1, 128.0.0.0/1", "2000::/3", "::ffff:0:0/96
 
 
 @pytest.mark.parametrize("networks", WIDE)
-def test_proxies_among_which_clients_are_get_a_warning(networks: str) -> None:
+def test_proxy_networks_that_contain_clients_get_a_warning(networks: str) -> None:
     finding = found("proxies", trusted_proxies=networks)
     assert finding is not None and finding.level is Level.WARN
     assert networks.rpartition(" ")[2] in finding.words and "audit log" in finding.words
@@ -59,5 +59,5 @@ def test_proxies_among_which_clients_are_get_a_warning(networks: str) -> None:
 @pytest.mark.parametrize(
     "networks", ["", "192.168.0.7", "10.0.0.0/8, fd00::/8, 2001:db8::/32", "::ffff:10.0.0.0/104"]
 )
-def test_proxies_of_ones_own_need_no_warning(networks: str) -> None:
+def test_private_proxy_networks_need_no_warning(networks: str) -> None:
     assert found("proxies", trusted_proxies=networks) is None

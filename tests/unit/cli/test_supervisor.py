@@ -124,7 +124,7 @@ async def test_parts_end_in_the_reverse_order_of_their_start(tmp_path: Path) -> 
     assert order == ["gateway", "coordinator", "database"]
 
 
-async def test_a_part_that_dies_while_it_starts_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+async def test_a_part_that_dies_while_it_starts_is_an_error_with_the_end_of_its_log(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path)
     part = Sleeper(tmp_path, "part", [sys.executable, "-c", "raise SystemExit('no such setting')"])
     await supervisor.start(part)
@@ -154,7 +154,7 @@ def start_time(pid: int) -> int:
     return process.started
 
 
-def test_a_leftover_whose_main_thread_has_ended_is_ended(tmp_path: Path) -> None:
+def test_a_process_of_a_killed_up_is_ended_even_if_its_main_thread_has_ended(tmp_path: Path) -> None:
     """The kernel shows it as a zombie although its other threads go on."""
     code = (
         "import ctypes, threading, time\n"
@@ -174,7 +174,7 @@ def test_a_leftover_whose_main_thread_has_ended_is_ended(tmp_path: Path) -> None
         child.wait()
 
 
-def test_what_a_killed_up_left_is_ended(tmp_path: Path) -> None:
+def test_processes_of_a_killed_up_are_ended(tmp_path: Path) -> None:
     with stranger() as child:
         entry = {"pid": child.pid, "birth": start_time(child.pid), "boot": boot_id()}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))

@@ -70,7 +70,7 @@ def data_dir() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("engine", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1", "tcp://[::1]:1"])
-def test_docker_without_an_engine_is_one_clear_line_and_nothing_is_made(data_dir: Path, engine: str) -> None:
+def test_docker_without_an_engine_is_one_clear_line_and_nothing_is_created(data_dir: Path, engine: str) -> None:
     code, words = invoke("up", "--runtime", "docker", "--data-dir", str(data_dir), DOCKER_HOST=engine)
     assert code == 1
     assert words.count("\n") == 1
@@ -80,14 +80,14 @@ def test_docker_without_an_engine_is_one_clear_line_and_nothing_is_made(data_dir
 
 
 @pytest.mark.parametrize("engine", ["tcp://192.0.2.1:2375", "tcp://build.example.org", "ssh://localhost"])
-def test_an_engine_on_another_machine_is_refused_without_asking_it(data_dir: Path, engine: str) -> None:
+def test_an_engine_on_another_machine_is_rejected_without_contacting_it(data_dir: Path, engine: str) -> None:
     code, words = invoke("up", "--runtime", "docker", "--data-dir", str(data_dir), DOCKER_HOST=engine)
     assert code == 1
     assert f"{engine} is not on this machine" in words
     assert list(data_dir.iterdir()) == []
 
 
-def test_auto_does_not_leave_docker_behind_its_back(data_dir: Path) -> None:
+def test_auto_does_not_switch_away_from_docker(data_dir: Path) -> None:
     """Containers may still run there, on the homes that processes would get."""
     (data_dir / "runtime").mkdir()
     save_runtime(data_dir, "docker")
@@ -134,13 +134,13 @@ def test_a_wrong_setting_is_one_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in words
 
 
-def test_down_says_when_nothing_runs(tmp_path: Path) -> None:
+def test_down_reports_that_nothing_runs(tmp_path: Path) -> None:
     code, words = invoke("down", "--data-dir", str(tmp_path))
     assert code == 0
     assert "is not running" in words
 
 
-def test_users_says_when_there_is_no_database(tmp_path: Path) -> None:
+def test_users_reports_that_there_is_no_database(tmp_path: Path) -> None:
     code, words = invoke("users", "list", "--data-dir", str(tmp_path), DATABASE_URL="")
     assert code == 1
     assert "there is no database" in words
@@ -162,7 +162,7 @@ def test_an_internal_address_for_all_parts_is_refused() -> None:
     assert not data_dir.exists()
 
 
-def test_our_own_port_is_not_asked_for_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_public_port_is_not_requested_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     class Proxy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)

@@ -21,7 +21,7 @@ def test_a_low_soft_limit_of_open_files_is_raised() -> None:
 
 
 @pytest.mark.parametrize(("part", "warned"), [("gateway", True), ("api", True), ("coordinator", False)])
-def test_a_part_that_is_reached_by_plain_http_logs_what_that_costs(part: str, warned: bool) -> None:
+def test_a_part_that_serves_plain_http_logs_a_warning(part: str, warned: bool) -> None:
     given = {
         "DATABASE_URL": "postgresql:///none",
         "REDIS_URL": "unix:///none",

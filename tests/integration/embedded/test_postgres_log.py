@@ -39,7 +39,7 @@ async def message_of(postgres: EmbeddedPostgres) -> str:
     return str(caught.value)
 
 
-async def test_what_keeps_it_from_starting_is_named(stopped: tuple[EmbeddedPostgres, Disk]) -> None:
+async def test_the_reason_for_a_failed_start_is_named(stopped: tuple[EmbeddedPostgres, Disk]) -> None:
     postgres, disk = stopped
     control = postgres.cluster / "global" / "pg_control"
     content = control.read_bytes()

@@ -27,7 +27,7 @@ async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
         yield Disk(tmp_path / "disk")
 
 
-def test_the_reserve_is_given_back_on_a_full_disk_and_made_again(disk: Disk) -> None:
+def test_the_reserve_is_deleted_on_a_full_disk_and_created_again(disk: Disk) -> None:
     reserve = EmergencyReserve(disk.path, size=8 * MIB, nearly_full=2 * MIB)
     reserve.check()
     kept = disk.path / NAME
@@ -47,7 +47,7 @@ def test_the_reserve_is_given_back_on_a_full_disk_and_made_again(disk: Disk) -> 
     assert {path.name for path in disk.path.iterdir()} == {NAME}
 
 
-def test_a_disk_without_room_for_the_reserve_goes_without(disk: Disk) -> None:
+def test_a_disk_without_space_gets_no_reserve(disk: Disk) -> None:
     disk.leave(20)
     EmergencyReserve(disk.path, size=8 * MIB, nearly_full=2 * MIB).check()
     assert not (disk.path / NAME).exists()

@@ -9,7 +9,7 @@ from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import load
 
 
-async def test_one_that_cannot_be_ended_keeps_none_of_the_others(tmp_path: Path) -> None:
+async def test_a_container_that_cannot_be_deleted_does_not_keep_the_others(tmp_path: Path) -> None:
     unreadable, ended = tmp_path / "runtime" / "w1", tmp_path / "runtime" / "w2"
     (unreadable / "state.json").mkdir(parents=True)
     ended.mkdir()

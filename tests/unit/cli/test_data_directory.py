@@ -42,7 +42,7 @@ def test_a_new_directory_is_made_passable_but_not_readable(tmp_path: Path) -> No
     assert (data_dir / "jobs").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_with_other_content_is_rejected(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(CommandError, match=r"holds thesis.tex, which is not CodeHub's"):

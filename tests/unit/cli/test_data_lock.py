@@ -15,14 +15,14 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_second_is_told_who_has_it(data_dir: Path) -> None:
+def test_a_second_up_gets_the_process_id_of_the_first(data_dir: Path) -> None:
     held = data_lock.acquire(data_dir)
     with pytest.raises(CommandError, match=rf"already running on {data_dir} \(process {os.getpid()}\)"):
         data_lock.acquire(data_dir)
     held.release()
 
 
-def test_it_is_free_again_after_its_holder(data_dir: Path) -> None:
+def test_a_released_lock_can_be_acquired_again(data_dir: Path) -> None:
     data_lock.acquire(data_dir).release()
     data_lock.acquire(data_dir).release()
 
