@@ -69,7 +69,7 @@ async def test_the_reason_for_a_failed_start_is_named(stopped: tuple[EmbeddedPos
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "output"),
     [
         ('PANIC:  could not write to file "pg_wal/xlogtemp.7": No space left on device', "no inodes left"),
         ('FATAL:  lock file "postmaster.pid" already exists', "another server uses its data directory"),
@@ -79,9 +79,9 @@ async def test_the_reason_for_a_failed_start_is_named(stopped: tuple[EmbeddedPos
         ("FATAL:  something new", "PostgreSQL ended: something new"),
     ],
 )
-def test_the_causes_that_a_log_names(line: str, words: str) -> None:
+def test_the_causes_that_a_log_names(line: str, output: str) -> None:
     before = "2026-01-01 00:00:00 UTC [7] LOG:  starting PostgreSQL\n"
-    assert words in (
+    assert output in (
         exit_cause(f"{before}2026-01-01 00:00:01 UTC [7] {line}\n", Path("/data/postgres")) or ""
     )
 

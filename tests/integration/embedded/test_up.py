@@ -36,16 +36,16 @@ def test_a_first_start_prints_the_password_once_and_a_second_up_is_rejected(
     for log, action in (("up", "user.created"), ("api", "session.opened")):
         assert f'"action": "{action}"' in (system.data_dir / "logs" / f"{log}.log").read_text()
 
-    code, words = ask(system, "up")
+    code, output = ask(system, "up")
     assert code == 1
-    assert f"already running on {system.data_dir}" in words
-    assert str(system.process.pid if system.process else "") in words
+    assert f"already running on {system.data_dir}" in output
+    assert str(system.process.pid if system.process else "") in output
 
-    code, words = ask(system, "doctor")
-    assert code == 0, words
-    assert "ok    database: answers" in words
+    code, output = ask(system, "doctor")
+    assert code == 0, output
+    assert "ok    database: answers" in output
     for check in ("coordinator", "archives", "volumes", "runtime", "disk", "gc"):
-        assert f"ok    {check}: " in words
+        assert f"ok    {check}: " in output
 
     for part in ("api", "gateway", "coordinator"):
         assert json.loads(system.internal(part, "/healthz")[1]) == {"status": "ok"}
@@ -57,9 +57,9 @@ def test_a_first_start_prints_the_password_once_and_a_second_up_is_rejected(
         assert httpx.get(f"{system.base_url}{path}").status_code == 404
         assert httpx.get(f"{system.base_url}{path}", headers={"Host": "10.0.0.1"}).status_code == 404
 
-    code, words = ask(system, "users", "create", "bob", "--generate")
-    assert code == 0, words
-    password = words.split("password:")[1].strip()
+    code, output = ask(system, "users", "create", "bob", "--generate")
+    assert code == 0, output
+    password = output.split("password:")[1].strip()
     assert system.client("bob", password).get("/api/v1/session").json()["user"]["role"] == "user"
     assert "bob" in ask(system, "users", "list")[1]
 
@@ -132,10 +132,10 @@ def test_an_ide_that_is_missing_is_installed_or_the_start_says_why_not(
     make_system: Callable[..., System], tmp_path: Path
 ) -> None:
     system = without_ide(make_system, f"http://127.0.0.1:{free_port()}", tmp_path)
-    code, words = ask(system, "up", "--runtime", "process")
+    code, output = ask(system, "up", "--runtime", "process")
     assert code == 1
-    assert f"code-server is not in {tmp_path} yet: installing it" in words
-    assert "could not be installed; `codehub ide install` tries it again" in words
+    assert f"code-server is not in {tmp_path} yet: installing it" in output
+    assert "could not be installed; `codehub ide install` tries it again" in output
 
 
 def test_an_install_that_takes_too_long_can_be_interrupted(

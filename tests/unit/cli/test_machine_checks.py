@@ -43,8 +43,8 @@ def test_a_quota_that_has_no_effect_is_a_failure_with_its_remedy(
 ) -> None:
     finding = quota_line(state, uid, **{setting: 1 << 30})
     assert finding.level is Level.FAIL
-    assert setting.upper() in finding.words
-    assert reason in finding.words
+    assert setting.upper() in finding.message
+    assert reason in finding.message
     assert "usrquota" in finding.advice
 
 
@@ -52,26 +52,26 @@ def test_a_quota_that_has_no_effect_is_a_failure_with_its_remedy(
 def test_without_a_quota_the_watchdog_is_named(quota_line: QuotaLine, state: QuotaState) -> None:
     finding = quota_line(state)
     assert finding.level is Level.OK
-    assert "watchdog" in finding.words
+    assert "watchdog" in finding.message
 
 
 def test_an_enforced_quota_is_ok(quota_line: QuotaLine) -> None:
     finding = quota_line(ENFORCED, home_quota_bytes=1 << 30)
     assert finding.level is Level.OK
-    assert "are enforced" in finding.words
+    assert "are enforced" in finding.message
 
 
 def test_quotas_that_could_be_used_are_named(quota_line: QuotaLine) -> None:
     finding = quota_line(ENFORCED)
     assert finding.level is Level.OK
-    assert "HOME_QUOTA_BYTES is not set" in finding.words
+    assert "HOME_QUOTA_BYTES is not set" in finding.message
 
 
 def test_the_file_system_of_the_homes_is_checked(quota_line: QuotaLine, tmp_path: Path) -> None:
     """Before the first start it is that of the nearest directory above."""
-    assert str(tmp_path) in quota_line(OFF).words
+    assert str(tmp_path) in quota_line(OFF).message
     (tmp_path / "volumes").mkdir()
-    assert str(tmp_path / "volumes") in quota_line(OFF).words
+    assert str(tmp_path / "volumes") in quota_line(OFF).message
 
 
 def test_doctor_has_the_line(tmp_path: Path) -> None:

@@ -52,10 +52,10 @@ def test_user_ids_can_be_chosen_and_0_keeps_root(data_dir: Path) -> None:
 
 def test_doctor_reports_the_users(data_dir: Path) -> None:
     [found] = part_users.check_users(load(data_dir=data_dir))
-    words = "`codehub up` runs the API as user id 1999999, the gateway as 1999998"
-    assert (found.level, found.words) == (Level.OK, words)
+    output = "`codehub up` runs the API as user id 1999999, the gateway as 1999998"
+    assert (found.level, found.message) == (Level.OK, output)
     [found] = part_users.check_users(load(data_dir=data_dir, gateway_uid=0))
-    assert (found.level, found.words, found.advice) == (
+    assert (found.level, found.message, found.advice) == (
         Level.WARN, "these parts run as root: gateway", "unset GATEWAY_UID",
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ def test_plain_http_on_a_public_name_is_reported_with_what_it_costs() -> None:
         "https", public_base_url="http://hub.example.org", apps_domain="a.net", allow_insecure_http=True
     )
     assert finding is not None and finding.level is Level.WARN
-    assert "passwords" in finding.words and "cookies" in finding.words
+    assert "passwords" in finding.message and "cookies" in finding.message
     assert "TLS_CERT_FILE" in finding.advice
 
 
@@ -30,7 +30,7 @@ def test_https_needs_no_warning() -> None:
 def test_an_apps_domain_that_shares_cookies_with_the_platform_is_reported(apps: str) -> None:
     finding = found("domains", public_base_url="https://hub.example.org", apps_domain=apps)
     assert finding is not None and finding.level is Level.WARN
-    assert "example.org" in finding.words and "APPS_DOMAIN" in finding.advice
+    assert "example.org" in finding.message and "APPS_DOMAIN" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ WIDE = ["0.0.0.0/0", "::/0", "10.0.0.1, 128.0.0.0/1", "2000::/3", "::ffff:0:0/96
 def test_proxy_networks_that_contain_clients_get_a_warning(networks: str) -> None:
     finding = found("proxies", trusted_proxies=networks)
     assert finding is not None and finding.level is Level.WARN
-    assert networks.rpartition(" ")[2] in finding.words and "audit log" in finding.words
+    assert networks.rpartition(" ")[2] in finding.message and "audit log" in finding.message
     assert Weakness.WIDE_TRUSTED_PROXIES in settings.load(trusted_proxies=networks).weaknesses
 
 

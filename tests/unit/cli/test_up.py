@@ -71,19 +71,19 @@ def data_dir() -> Iterator[Path]:
 
 @pytest.mark.parametrize("engine", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1", "tcp://[::1]:1"])
 def test_docker_without_an_engine_is_one_clear_line_and_nothing_is_created(data_dir: Path, engine: str) -> None:
-    code, words = invoke("up", "--runtime", "docker", "--data-dir", str(data_dir), DOCKER_HOST=engine)
+    code, output = invoke("up", "--runtime", "docker", "--data-dir", str(data_dir), DOCKER_HOST=engine)
     assert code == 1
-    assert words.count("\n") == 1
-    assert f"the Docker engine at {engine} does not answer" in words
-    assert "--runtime process" in words
+    assert output.count("\n") == 1
+    assert f"the Docker engine at {engine} does not answer" in output
+    assert "--runtime process" in output
     assert list(data_dir.iterdir()) == []
 
 
 @pytest.mark.parametrize("engine", ["tcp://192.0.2.1:2375", "tcp://build.example.org", "ssh://localhost"])
 def test_an_engine_on_another_machine_is_rejected_without_contacting_it(data_dir: Path, engine: str) -> None:
-    code, words = invoke("up", "--runtime", "docker", "--data-dir", str(data_dir), DOCKER_HOST=engine)
+    code, output = invoke("up", "--runtime", "docker", "--data-dir", str(data_dir), DOCKER_HOST=engine)
     assert code == 1
-    assert f"{engine} is not on this machine" in words
+    assert f"{engine} is not on this machine" in output
     assert list(data_dir.iterdir()) == []
 
 
@@ -91,22 +91,22 @@ def test_auto_does_not_switch_away_from_docker(data_dir: Path) -> None:
     """Containers may still run there, on the homes that processes would get."""
     (data_dir / "runtime").mkdir()
     save_runtime(data_dir, "docker")
-    code, words = invoke("up", "--data-dir", str(data_dir), DOCKER_HOST="unix:///nowhere/docker.sock")
+    code, output = invoke("up", "--data-dir", str(data_dir), DOCKER_HOST="unix:///nowhere/docker.sock")
     assert code == 1
-    assert f"the workspaces of {data_dir} run on Docker" in words
+    assert f"the workspaces of {data_dir} run on Docker" in output
 
 
 def test_an_unknown_runtime_is_named(tmp_path: Path) -> None:
-    code, words = invoke("up", "--runtime", "vmware", "--data-dir", str(tmp_path))
+    code, output = invoke("up", "--runtime", "vmware", "--data-dir", str(tmp_path))
     assert code == 1
-    assert "RUNTIME" in words
+    assert "RUNTIME" in output
 
 
 def test_a_path_too_long_for_sockets_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     data_dir = tmp_path / ("d" * 100)
-    code, words = invoke("up", "--data-dir", str(data_dir))
+    code, output = invoke("up", "--data-dir", str(data_dir))
     assert code == 1
-    assert "choose a shorter --data-dir" in words
+    assert "choose a shorter --data-dir" in output
     assert not data_dir.exists()
 
 
@@ -119,46 +119,46 @@ def test_a_first_start_on_a_port_in_use_leaves_nothing_behind(exists: bool) -> N
     try:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = str(other.getsockname()[1])
-            code, words = invoke("up", "--runtime", "process", "--port", port, "--data-dir", str(data_dir))
+            code, output = invoke("up", "--runtime", "process", "--port", port, "--data-dir", str(data_dir))
         assert code == 1
-        assert f"port {port} on 127.0.0.1 cannot be used" in words
+        assert f"port {port} on 127.0.0.1 cannot be used" in output
         assert list(parent.rglob("*")) == ([data_dir] if exists else [])
     finally:
         shutil.rmtree(parent)
 
 
 def test_a_wrong_setting_is_one_sentence(tmp_path: Path) -> None:
-    code, words = invoke("up", "--data-dir", str(tmp_path), TTL_STANDBY_SECONDS="soon")
+    code, output = invoke("up", "--data-dir", str(tmp_path), TTL_STANDBY_SECONDS="soon")
     assert code == 1
-    assert "TTL_STANDBY_SECONDS" in words
-    assert "Traceback" not in words
+    assert "TTL_STANDBY_SECONDS" in output
+    assert "Traceback" not in output
 
 
 def test_down_reports_that_nothing_runs(tmp_path: Path) -> None:
-    code, words = invoke("down", "--data-dir", str(tmp_path))
+    code, output = invoke("down", "--data-dir", str(tmp_path))
     assert code == 0
-    assert "is not running" in words
+    assert "is not running" in output
 
 
 def test_users_reports_that_there_is_no_database(tmp_path: Path) -> None:
-    code, words = invoke("users", "list", "--data-dir", str(tmp_path), DATABASE_URL="")
+    code, output = invoke("users", "list", "--data-dir", str(tmp_path), DATABASE_URL="")
     assert code == 1
-    assert "there is no database" in words
+    assert "there is no database" in output
 
 
 def test_serve_needs_its_services() -> None:
-    code, words = invoke("serve", "api", DATABASE_URL="", REDIS_URL="")
+    code, output = invoke("serve", "api", DATABASE_URL="", REDIS_URL="")
     assert code == 1
-    assert "DATABASE_URL and REDIS_URL must be set" in words
+    assert "DATABASE_URL and REDIS_URL must be set" in output
 
 
 def test_an_internal_address_for_all_parts_is_refused() -> None:
     data_dir = Path(f"/tmp/ch-never-made-{os.getpid()}")
-    code, words = invoke(
+    code, output = invoke(
         "up", "--runtime", "process", "--data-dir", str(data_dir), INTERNAL_LISTEN="tcp:127.0.0.1:9100"
     )
     assert code == 1
-    assert "INTERNAL_LISTEN is for `codehub serve`" in words
+    assert "INTERNAL_LISTEN is for `codehub serve`" in output
     assert not data_dir.exists()
 
 

@@ -72,7 +72,7 @@ def test_a_stop_right_after_the_fork_is_not_lost() -> None:
 
 def test_workers_that_keep_dying_end_the_part() -> None:
     parent = start(FAILING)
-    _, words = parent.communicate(timeout=60)
+    _, output = parent.communicate(timeout=60)
     assert parent.returncode == 1
-    assert b"WorkersError" in words
-    assert b"ZeroDivisionError" in words
+    assert b"WorkersError" in output
+    assert b"ZeroDivisionError" in output
