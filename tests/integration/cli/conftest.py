@@ -24,13 +24,13 @@ class Outcome:
     stderr: str
 
 
-class Impostor:
+class FakeServer:
     """A TCP server that answers everybody with the same bytes, or with silence."""
 
     def __init__(self, answer: bytes = b"") -> None:
         self._answer = answer
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._guests: list[socket.socket] = []
+        self._connections: list[socket.socket] = []
         self.port: int = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
@@ -38,18 +38,18 @@ class Impostor:
     def _serve(self) -> None:
         with contextlib.suppress(OSError):  # the listener was closed
             while True:
-                guest, _ = self._listener.accept()
-                self._guests.append(guest)
+                connection, _ = self._listener.accept()
+                self._connections.append(connection)
                 if self._answer:
                     with contextlib.suppress(OSError):
-                        guest.sendall(self._answer)
+                        connection.sendall(self._answer)
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
-        for guest in self._guests:
-            guest.close()
+        for connection in self._connections:
+            connection.close()
 
 
 class Program:
@@ -69,7 +69,7 @@ class Program:
                 stderr=log, text=True, start_new_session=True,
             )  # fmt: skip
 
-    def words(self) -> str:
+    def stderr(self) -> str:
         return self.log.read_text()
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ def outcome(arguments: Sequence[str], environment: Mapping[str, str]) -> Outcome
     """How a command that should end by itself ended."""
     with program(*arguments, **environment) as running:
         stdout, _ = running.process.communicate(timeout=PATIENCE)
-        return Outcome(running.process.returncode, stdout, running.words())
+        return Outcome(running.process.returncode, stdout, running.stderr())
 
 
 def images_file(directory: Path, name: str, text: str) -> str:

@@ -15,7 +15,7 @@ from codehub.database import gate
 from codehub.database.engine import asyncpg_dsn, create_engine
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
-from tests.integration.cli.conftest import Impostor, Outcome, images_file, outcome
+from tests.integration.cli.conftest import FakeServer, Outcome, images_file, outcome
 from tests.selection import sample
 from tests.services import Services, run
 
@@ -43,7 +43,7 @@ class Case:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     """Names of `World` instead of values where the value is only known later."""
-    words: str
+    message: str
     advice: str
 
 
@@ -152,17 +152,17 @@ def values(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iter
     good, newer, settled = (run(services.migrated_database()) for _ in range(3))
     empty = run(services.empty_database())
     run(_make_newer(newer))
-    run(_settle(settled))
+    run(_add_workspace(has_settled))
     refusing, redis_refusing = socket.socket(), socket.socket()
     for item in (refusing, redis_refusing):
         item.bind(("127.0.0.1", 0))  # and nobody listens
-    babbling, silent = Impostor(b"HTTP/1.1 400 Bad Request\r\n\r\n"), Impostor()
+    babbling, silent = FakeServer(b"HTTP/1.1 400 Bad Request\r\n\r\n"), FakeServer()
     password = good.split(":")[2].split("@")[0]
     yield {
         "good": good,
         "empty": empty,
         "newer": newer,
-        "settled": settled,
+        "settled": has_settled,
         "refused": f"postgresql://u:s3cret@127.0.0.1:{refusing.getsockname()[1]}/d",
         "wrong password": good.replace(password, "s3cret"),
         "no such database": good.replace("/codehub_", "/nowhere_"),
@@ -179,7 +179,7 @@ def values(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iter
         item.close()
     babbling.close()
     silent.close()
-    for url in (good, empty, newer, settled):
+    for url in (good, empty, newer, has_settled):
         run(services.drop_database(url))
 
 
@@ -189,7 +189,7 @@ async def _make_newer(url: str) -> None:
     await connection.close()
 
 
-async def _settle(url: str) -> None:
+async def _add_workspace(url: str) -> None:
     """An installation with a workspace."""
     connection = await asyncpg.connect(asyncpg_dsn(url))
     await connection.execute("INSERT INTO installation (id, cookie_key) VALUES ('here', 'key')")
@@ -242,7 +242,7 @@ def test_an_impossible_start_ends_with_one_clear_line(
     *before, line = ended.stderr.splitlines()
     assert set(before) <= {"Preparing the database"}, ended.stderr
     assert line.startswith("codehub: ")
-    assert case.words in line
+    assert case.message in line
     assert case.advice in line
     assert "s3cret" not in line
     assert ended.stdout == ""

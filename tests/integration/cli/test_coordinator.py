@@ -58,9 +58,9 @@ async def test_an_image_that_is_no_longer_offered_is_named_and_does_not_stop_the
     with program(
         "serve", "coordinator", DATABASE_URL=database_url, REDIS_URL=redis_url, IMAGES_FILE=images
     ) as coordinator:
-        wait_for(lambda: "this coordinator leads" in coordinator.words(), "the coordinator to lead")
-        assert "1 workspace of the image 'once-offered' cannot start" in coordinator.words()
-        assert "put it back into IMAGES_FILE" in coordinator.words()
+        wait_for(lambda: "this coordinator leads" in coordinator.stderr(), "the coordinator to lead")
+        assert "1 workspace of the image 'once-offered' cannot start" in coordinator.stderr()
+        assert "put it back into IMAGES_FILE" in coordinator.stderr()
         assert coordinator.process.poll() is None
 
 
@@ -72,14 +72,14 @@ async def test_a_redis_that_dies_later_does_not_end_the_coordinator(
     await redis.start()
     try:
         with program("serve", "coordinator", DATABASE_URL=database_url, REDIS_URL=redis.url) as coordinator:
-            wait_for(lambda: "this coordinator leads" in coordinator.words(), "the coordinator to lead")
+            wait_for(lambda: "this coordinator leads" in coordinator.stderr(), "the coordinator to lead")
             redis.stop()
             async with engine.begin() as conn:
                 renamed = (
                     update(workspaces).where(workspaces.c.id == workspace_id).values(name="another name")
                 )
                 await conn.execute(renamed)
-            wait_for(lambda: "events could not be published" in coordinator.words(), "Redis to be missed")
+            wait_for(lambda: "events could not be published" in coordinator.stderr(), "Redis to be missed")
             assert coordinator.process.poll() is None
     finally:
         redis.stop()

@@ -38,9 +38,9 @@ async def test_metrics_cover_all_workers_and_survive_one(database_url: str, redi
     environment = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "PORT": str(port)}
     with program("serve", "gateway", GATEWAY_WORKERS="2", **environment) as gateway:
         address = f"unix:{gateway.data_dir}/data/run/gateway-internal.sock"
-        wait_for(lambda: gateway.words().count(READY) == 2, "both workers to be ready")
+        wait_for(lambda: gateway.stderr().count(READY) == 2, "both workers to be ready")
 
-        def visit() -> None:
+        def send_requests() -> None:
             """There is no API behind this gateway, so each request is an upstream that failed."""
             for _ in range(REQUESTS):
                 assert httpx.get(f"http://localhost:{port}/api/v1/session").status_code == 502
@@ -48,7 +48,7 @@ async def test_metrics_cover_all_workers_and_survive_one(database_url: str, redi
         def failures() -> float:
             return value(address, "codehub_gateway_requests_total", outcome="upstream_failed")
 
-        visit()
+        send_requests()
         assert failures() == value(address, "codehub_gateway_connections_total") == REQUESTS
         status, body = internal_http.get(address, "/readyz", PATIENCE)
         assert status == 503 and not json.loads(body)["checks"]["coordinator"]["ok"]
@@ -56,12 +56,12 @@ async def test_metrics_cover_all_workers_and_survive_one(database_url: str, redi
         held = httpx.Client(base_url=f"http://localhost:{port}")
         held.get("/api/v1/session")
         for victim in workers_of(gateway):
-            count = gateway.words().count(READY)
+            count = gateway.stderr().count(READY)
             os.kill(victim, signal.SIGKILL)
-            wait_for(lambda: gateway.words().count(READY) > count, "the worker to be replaced")  # noqa: B023
+            wait_for(lambda: gateway.stderr().count(READY) > count, "the worker to be replaced")  # noqa: B023
         assert failures() == REQUESTS + 1
         assert value(address, "codehub_gateway_open_connections") == 0
-        visit()
+        send_requests()
         assert failures() == 2 * REQUESTS + 1
         held.close()
 
@@ -71,7 +71,7 @@ async def test_an_internal_address_in_use_ends_the_start(database_url: str, redi
     services = {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
     address = f"tcp:127.0.0.1:{port}"
     with program("serve", "coordinator", INTERNAL_LISTEN=address, **services) as coordinator:
-        wait_for(lambda: "this coordinator leads" in coordinator.words(), "the coordinator to lead")
+        wait_for(lambda: "this coordinator leads" in coordinator.stderr(), "the coordinator to lead")
         assert internal_http.get(address, "/healthz", PATIENCE)[0] == 200
         ended = outcome(("serve", "api"), {"INTERNAL_LISTEN": address, **services})
         assert ended.code == 1, ended.stderr

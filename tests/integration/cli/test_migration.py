@@ -17,8 +17,8 @@ from codehub.database.engine import create_engine
 from codehub.database.installation import PostgresClaims
 from codehub.domain.storage_location import Location
 from codehub.settings import Settings, load
-from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.async_archive_store import ArchiveStore
+from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation_marker import MARKER
 from tests.integration.cli.conftest import program
@@ -26,7 +26,7 @@ from tests.services import short_temp_dir
 from tests.waiting import eventually, until
 
 
-class Site:
+class NewInstallation:
     """An empty database and a data directory with empty roots."""
 
     def __init__(self, database_url: str, engine: AsyncEngine, data_dir: Path) -> None:
@@ -59,18 +59,18 @@ class Site:
 
 
 @pytest.fixture
-async def site(empty_database_url: str) -> AsyncIterator[Site]:
+async def site(empty_database_url: str) -> AsyncIterator[NewInstallation]:
     data_dir = short_temp_dir()
     for name in ("volumes", "archives"):
         (data_dir / name).mkdir()
     engine = create_engine(empty_database_url)
-    yield Site(empty_database_url, engine, data_dir)
+    yield NewInstallation(empty_database_url, engine, data_dir)
     await engine.dispose()
     shutil.rmtree(data_dir)
 
 
 async def test_an_empty_database_volumes_root_and_store_become_one_installation(
-    site: Site, s3_url: str, capsys: pytest.CaptureFixture[str]
+    site: NewInstallation, s3_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await site.migrate(archive_url=s3_url)
     own = await site.installation_id()
@@ -80,7 +80,7 @@ async def test_an_empty_database_volumes_root_and_store_become_one_installation(
     assert "codehub users create-admin" in capsys.readouterr().out
 
 
-async def test_an_unmounted_root_is_not_claimed_again(site: Site, redis_url: str) -> None:
+async def test_an_unmounted_root_is_not_claimed_again(site: NewInstallation, redis_url: str) -> None:
     await site.migrate()
     for name in ("volumes", "archives"):
         site.marker(name).unlink()
@@ -92,7 +92,7 @@ async def test_an_unmounted_root_is_not_claimed_again(site: Site, redis_url: str
 
 
 async def test_directories_that_are_not_on_this_machine_are_left_to_the_first_leader(
-    site: Site, redis_url: str, capsys: pytest.CaptureFixture[str]
+    site: NewInstallation, redis_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("volumes", "archives"):
         (site.data_dir / name).rmdir()
@@ -107,7 +107,7 @@ async def test_directories_that_are_not_on_this_machine_are_left_to_the_first_le
 
 
 @pytest.mark.parametrize("name", ["volumes", "archives"])
-async def test_a_location_of_another_installation_is_refused(site: Site, name: str) -> None:
+async def test_a_location_of_another_installation_is_refused(site: NewInstallation, name: str) -> None:
     site.marker(name).write_text("another\n")
     with pytest.raises(
         Unobservable,
@@ -118,21 +118,21 @@ async def test_a_location_of_another_installation_is_refused(site: Site, name: s
     assert Location(name) in await site.unclaimed()
 
 
-async def test_a_service_of_another_installation_is_refused(site: Site, s3_url: str) -> None:
+async def test_a_service_of_another_installation_is_refused(site: NewInstallation, s3_url: str) -> None:
     open_object_store(s3_url).write(MARKER, b"another\n")
     with pytest.raises(Unobservable, match="belongs to another CodeHub installation"):
         await site.migrate(archive_url=s3_url)
     assert open_object_store(s3_url).read(MARKER) == b"another\n"
 
 
-async def test_a_location_that_holds_something_else_is_refused(site: Site) -> None:
+async def test_a_location_that_holds_something_else_is_refused(site: NewInstallation) -> None:
     (site.data_dir / "volumes" / "thesis.tex").touch()
     with pytest.raises(Unobservable, match=r"is not empty and has no \.codehub-installation"):
         await site.migrate()
     assert [entry.name for entry in (site.data_dir / "volumes").iterdir()] == ["thesis.tex"]
 
 
-async def test_two_migrations_at_once_make_one_installation(site: Site) -> None:
+async def test_two_migrations_at_once_make_one_installation(site: NewInstallation) -> None:
     await asyncio.gather(site.migrate(), site.migrate())
     own = await site.installation_id()
     for name in ("volumes", "archives"):
@@ -150,7 +150,7 @@ async def test_of_two_conditional_writes_to_a_service_the_later_one_changes_noth
 
 
 async def test_the_first_admin_is_made_once_from_its_password(
-    site: Site, capsys: pytest.CaptureFixture[str]
+    site: NewInstallation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await site.migrate(admin_password="first password", admin_username="Root")
     assert "created the admin root" in capsys.readouterr().out

@@ -22,9 +22,9 @@ from tests.waiting import PATIENCE, wait_for
 
 KEY = "only-for-tests-" * 3
 MOST_REDIRECTS = 10
-NAVIGATION = {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
-TELL = 'env > "$HOME/environment"; exec "$@"'
-COMMAND = ["/bin/sh", "-c", TELL, "sh", "/usr/bin/python3", "-c", IDE, "{socket}"]
+NAVIGATION = {"Sec-Fetch-NewInstallation": "none", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+SAVE_ENVIRONMENT = 'env > "$HOME/environment"; exec "$@"'
+COMMAND = ["/bin/sh", "-c", SAVE_ENVIRONMENT, "sh", "/usr/bin/python3", "-c", IDE, "{socket}"]
 IMAGES = f"""
 [[image]]
 name = "tiny"
@@ -74,10 +74,10 @@ class Parts:
             part.process.kill()
 
     def leader(self) -> Program:
-        return next(part for part in self.programs if "this coordinator leads" in part.words())
+        return next(part for part in self.programs if "this coordinator leads" in part.stderr())
 
-    def story(self) -> str:
-        return "\n".join(f"== {part.process.args}\n{part.words()[-3000:]}" for part in self.programs)
+    def logs(self) -> str:
+        return "\n".join(f"== {part.process.args}\n{part.stderr()[-3000:]}" for part in self.programs)
 
 
 def _is_ready(address: str) -> bool:
@@ -120,22 +120,22 @@ def sign_in(parts: Parts, number: int, password: str) -> httpx.Client:
     return client
 
 
-def settle(client: httpx.Client, path: str, phase: str, parts: Parts) -> None:
-    def settled() -> bool:
+def wait_for_phase(client: httpx.Client, path: str, phase: str, parts: Parts) -> None:
+    def has_settled() -> bool:
         workspace: dict[str, Any] = client.get(path).json()
-        assert workspace["error_message"] is None, (workspace, parts.story())
+        assert workspace["error_message"] is None, (workspace, parts.logs())
         return workspace["phase"] == phase and workspace["operation"] == "NONE"
 
     try:
-        wait_for(settled, phase)
+        wait_for(has_settled, phase)
     except AssertionError as error:
-        error.add_note(parts.story())
+        error.add_note(parts.logs())
         raise
 
 
-def reach(client: httpx.Client, path: str, desired: str, parts: Parts) -> None:
+def set_desired_state(client: httpx.Client, path: str, desired: str, parts: Parts) -> None:
     assert client.patch(path, json={"desired_state": desired}).status_code == 200
-    settle(client, path, desired, parts)
+    wait_for_phase(client, path, desired, parts)
 
 
 def open_page(parts: Parts, session: str, url: str, gateways: Sequence[int]) -> str:
@@ -169,19 +169,19 @@ def test_a_workspace_works_with_two_of_each_part_from_empty_servers(
         created = client.post("/api/v1/workspaces", json={"name": "one"})
         assert created.status_code == 201, created.text
         path = f"/api/v1/workspaces/{created.json()['id']}"
-        settle(client, path, "RUNNING", parts)
+        wait_for_phase(client, path, "RUNNING", parts)
         (home,) = (data_dir / "volumes").glob("users/*/workspaces/*/home")
         assert KEY not in (home / "environment").read_text()
         page, session = created.json()["url"], client.cookies["session"]
         assert open_page(parts, session, page, [0, 1]) == "ok", "the IDE, through both gateways in turn"
-        reach(client, path, "STANDBY", parts)
+        set_desired_state(client, path, "STANDBY", parts)
         (home / "notes.txt").write_text("still here")
 
     parts.leader().process.kill()
     with closing(sign_in(parts, 1, password)) as client:
-        reach(client, path, "ARCHIVED", parts)
+        set_desired_state(client, path, "ARCHIVED", parts)
         assert not home.exists()
-        reach(client, path, "RUNNING", parts)
+        set_desired_state(client, path, "RUNNING", parts)
         assert (home / "notes.txt").read_text() == "still here"
         parts.kill_first_pair()
         assert open_page(parts, client.cookies["session"], page, [1]) == "ok"
@@ -194,4 +194,4 @@ def test_a_workspace_works_with_two_of_each_part_from_empty_servers(
 
         assert client.delete(path).status_code == 204
         wait_for(lambda: not home.exists(), "the deleted workspace's home to go")
-    assert all(KEY not in part.words() for part in parts.programs)
+    assert all(KEY not in part.stderr() for part in parts.programs)
