@@ -56,9 +56,9 @@ def test_a_disk_without_space_gets_no_reserve(disk: Disk) -> None:
 @pytest.mark.parametrize("statement", [GROWS_A_TABLE, GROWS_THE_LOG], ids=["table", "log"])
 async def test_postgresql_writes_again_after_another_writer_has_filled_the_disk(statement: str) -> None:
     """A table that cannot grow fails a statement; a write-ahead log that cannot grow ends the server."""
-    place = short_temp_dir()
-    async with small_disk(place / "d", 360):
-        disk, data_dir = Disk(place / "d"), place / "d" / "pg"
+    directory = short_temp_dir()
+    async with small_disk(directory / "d", 360):
+        disk, data_dir = Disk(directory / "d"), directory / "d" / "pg"
         make_dir(data_dir, 0o711)
         postgres, reserve = EmbeddedPostgres(data_dir, TOOLS_DIR), EmergencyReserve(data_dir)
         try:
@@ -75,7 +75,7 @@ async def test_postgresql_writes_again_after_another_writer_has_filled_the_disk(
             assert (disk.path / "ballast").exists()
         finally:
             postgres.stop()
-    shutil.rmtree(place)
+    shutil.rmtree(directory)
 
 
 async def execute(postgres: EmbeddedPostgres, statement: str) -> None:

@@ -93,7 +93,7 @@ def system(images: Path) -> Iterator[System]:
         system.close()
 
 
-def opens(owner: Owner) -> bool:
+def opens_ide(owner: Owner) -> bool:
     """Whether its owner reaches the workspace's IDE."""
     answer = owner.api.get(f"/w/{owner.id}", headers=NAVIGATION)
     host = f"{owner.id}.{owner.platform}"
@@ -113,7 +113,7 @@ def test_a_workspace_works_while_the_api_and_the_gateway_have_users_of_their_own
     owner = Owner(system)
     assert has_users_of_its_own(system)
     wait_for(lambda: owner.is_in("RUNNING"), "the workspace to run")
-    assert opens(owner)
+    assert opens_ide(owner)
     wait_for(lambda: "Directory listing" in owner.navigate(APP_PORT).text, "the app to listen")
 
     before = system.pids()
@@ -125,22 +125,22 @@ def test_a_workspace_works_while_the_api_and_the_gateway_have_users_of_their_own
         ),
         "new parts",
     )
-    wait_for(lambda: works(system), "sign-in to work again")
+    wait_for(lambda: signs_in(system), "sign-in to work again")
     assert has_users_of_its_own(system)
-    assert opens(owner)
+    assert opens_ide(owner)
 
-    wish(owner, "ARCHIVED")
-    wish(owner, "RUNNING")
-    assert opens(owner)
+    set_desired_state(owner, "ARCHIVED")
+    set_desired_state(owner, "RUNNING")
+    assert opens_ide(owner)
 
 
-def wish(owner: Owner, state: str) -> None:
+def set_desired_state(owner: Owner, state: str) -> None:
     answer = owner.api.patch(f"/api/v1/workspaces/{owner.id}", json={"desired_state": state})
     assert answer.status_code == 200, answer.text
     wait_for(lambda: owner.is_in(state), state)
 
 
-def works(system: System) -> bool:
+def signs_in(system: System) -> bool:
     try:
         system.client()
     except (httpx.HTTPError, AssertionError):
@@ -151,7 +151,7 @@ def works(system: System) -> bool:
 def test_the_parts_cannot_read_what_is_not_theirs(system: System) -> None:
     owner, archived = Owner(system), Owner(system)
     wait_for(lambda: owner.is_in("RUNNING") and archived.is_in("RUNNING"), "the workspaces to run")
-    wish(archived, "ARCHIVED")
+    set_desired_state(archived, "ARCHIVED")
     data_dir, pids = system.data_dir, system.pids()
     [home] = data_dir.glob(f"volumes/users/*/workspaces/{owner.id}/home")
     (home / "private").write_text("secret")
@@ -197,7 +197,7 @@ def test_a_workspace_that_started_when_the_gateway_was_root_is_served_after_an_u
     system = make_system(**environment, API_UID="0", GATEWAY_UID="0").start()
     owner = Owner(system)
     wait_for(lambda: owner.is_in("RUNNING"), "the workspace to run")
-    assert opens(owner)
+    assert opens_ide(owner)
     assert all(
         Rights.of(pid).uids == {0} for name, pid in system.pids().items() if name in ("api", "gateway")
     )
@@ -210,7 +210,7 @@ def test_a_workspace_that_started_when_the_gateway_was_root_is_served_after_an_u
     system._environment = environment
     system.start()
     assert has_users_of_its_own(system)
-    assert opens(owner)
+    assert opens_ide(owner)
     assert "Directory listing" in owner.navigate(APP_PORT).text
     assert json.loads((up.parent / "state.json").read_text()) == state
 

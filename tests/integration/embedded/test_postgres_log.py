@@ -20,20 +20,20 @@ from tests.services import TOOLS_DIR, short_temp_dir
 @pytest.fixture
 async def stopped() -> AsyncIterator[tuple[EmbeddedPostgres, Disk]]:
     """A server that has run once, on a small disk."""
-    place = short_temp_dir(Path("/tmp"))
-    async with small_disk(place / "d", 200, inodes=6000):
-        make_dir(place / "d" / "pg", 0o711)
-        postgres = EmbeddedPostgres(place / "d" / "pg", TOOLS_DIR, durable=False)
+    directory = short_temp_dir(Path("/tmp"))
+    async with small_disk(directory / "d", 200, inodes=6000):
+        make_dir(directory / "d" / "pg", 0o711)
+        postgres = EmbeddedPostgres(directory / "d" / "pg", TOOLS_DIR, durable=False)
         await postgres.start()
         postgres.stop()
         try:
-            yield postgres, Disk(place / "d")
+            yield postgres, Disk(directory / "d")
         finally:
             postgres.stop()
-    shutil.rmtree(place)
+    shutil.rmtree(directory)
 
 
-async def message_of(postgres: EmbeddedPostgres) -> str:
+async def start_error(postgres: EmbeddedPostgres) -> str:
     with pytest.raises(EmbeddedError) as caught:
         await postgres.start()
     return str(caught.value)
@@ -44,13 +44,13 @@ async def test_the_reason_for_a_failed_start_is_named(stopped: tuple[EmbeddedPos
     control = postgres.cluster / "global" / "pg_control"
     content = control.read_bytes()
     control.write_bytes(bytes(len(content)))  # as a lost power supply may leave it
-    damaged = await message_of(postgres)
+    damaged = await start_error(postgres)
     assert "its control file or its write-ahead log is damaged, or of another version" in damaged
     assert "Homes and archives are not affected" in damaged
     control.write_bytes(content)
 
     disk.leave(0)
-    full = await message_of(postgres)
+    full = await start_error(postgres)
     assert full.startswith(
         "PostgreSQL ended: its disk has no bytes or no inodes left. Make room on the disk of "
     )
@@ -60,7 +60,7 @@ async def test_the_reason_for_a_failed_start_is_named(stopped: tuple[EmbeddedPos
     if os.geteuid() == 0:
         owner = postgres.cluster.stat()
         os.chown(postgres.cluster, 0, 0)
-        foreign = await message_of(postgres)
+        foreign = await start_error(postgres)
         assert "its files belong to another user, or their permissions are wrong" in foreign
         os.chown(postgres.cluster, owner.st_uid, owner.st_gid)
     await postgres.start()

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE, wait_for
 PARTS = ("redis", "postgres", "part-forkserver", "coordinator", "gateway", "api")
 
 
-def ask(system: System, *arguments: str) -> tuple[int, str]:
+def run_command(system: System, *arguments: str) -> tuple[int, str]:
     process = system.command(*arguments)
     output, _ = process.communicate(timeout=PATIENCE)
     return process.returncode, output
@@ -36,12 +36,12 @@ def test_a_first_start_prints_the_password_once_and_a_second_up_is_rejected(
     for log, action in (("up", "user.created"), ("api", "session.opened")):
         assert f'"action": "{action}"' in (system.data_dir / "logs" / f"{log}.log").read_text()
 
-    code, output = ask(system, "up")
+    code, output = run_command(system, "up")
     assert code == 1
     assert f"already running on {system.data_dir}" in output
     assert str(system.process.pid if system.process else "") in output
 
-    code, output = ask(system, "doctor")
+    code, output = run_command(system, "doctor")
     assert code == 0, output
     assert "ok    database: answers" in output
     for check in ("coordinator", "archives", "volumes", "runtime", "disk", "gc"):
@@ -57,13 +57,13 @@ def test_a_first_start_prints_the_password_once_and_a_second_up_is_rejected(
         assert httpx.get(f"{system.base_url}{path}").status_code == 404
         assert httpx.get(f"{system.base_url}{path}", headers={"Host": "10.0.0.1"}).status_code == 404
 
-    code, output = ask(system, "users", "create", "bob", "--generate")
+    code, output = run_command(system, "users", "create", "bob", "--generate")
     assert code == 0, output
     password = output.split("password:")[1].strip()
     assert system.client("bob", password).get("/api/v1/session").json()["user"]["role"] == "user"
-    assert "bob" in ask(system, "users", "list")[1]
+    assert "bob" in run_command(system, "users", "list")[1]
 
-    assert ask(system, "down") == (0, "CodeHub has stopped\n")
+    assert run_command(system, "down") == (0, "CodeHub has stopped\n")
     assert processes_of(system.data_dir) == []
     system.start()
     assert "password" not in system.output
@@ -132,7 +132,7 @@ def test_an_ide_that_is_missing_is_installed_or_the_start_says_why_not(
     make_system: Callable[..., System], tmp_path: Path
 ) -> None:
     system = without_ide(make_system, f"http://127.0.0.1:{free_port()}", tmp_path)
-    code, output = ask(system, "up", "--runtime", "process")
+    code, output = run_command(system, "up", "--runtime", "process")
     assert code == 1
     assert f"code-server is not in {tmp_path} yet: installing it" in output
     assert "could not be installed; `codehub ide install` tries it again" in output
