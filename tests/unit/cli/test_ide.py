@@ -22,15 +22,15 @@ from codehub.host.processes import ProcessId
 from tests.waiting import PATIENCE, wait_for
 
 
-class Told:
+class ProgressRecorder:
     """Keeps what the install reports."""
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
-        self.words: list[str] = []
+        self.messages: list[str] = []
         self._then = then
 
     def step(self, title: str) -> None:
-        self.words.append(title)
+        self.messages.append(title)
         self._then()
 
     note = step
@@ -50,9 +50,9 @@ def pretend_installed(tools: Path) -> None:
 
 def test_an_installed_command_is_returned_at_once(tmp_path: Path) -> None:
     pretend_installed(tmp_path)
-    told = Told()
-    assert install_code_server(tmp_path, told) == tmp_path / "bin" / "code-server"
-    assert told.words == []
+    progress = ProgressRecorder()
+    assert install_code_server(tmp_path, progress) == tmp_path / "bin" / "code-server"
+    assert progress.messages == []
 
 
 def test_an_interrupt_ends_what_a_step_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,17 +65,17 @@ def test_an_interrupt_ends_what_a_step_has_started(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(ide, "REPORT_EVERY_SECONDS", 0.01)
     script = f"sleep 601 & echo $! > {written}; wait"
     with pytest.raises(KeyboardInterrupt):
-        ide._run(["/bin/sh", "-c", script], dict(os.environ), "A step", Told(interrupt))
+        ide._run(["/bin/sh", "-c", script], dict(os.environ), "A step", ProgressRecorder(interrupt))
     child = int(written.read_text())
     wait_for(lambda: ProcessId.of(child) is None, "the child to end")
 
 
 def test_a_terminal_sees_a_bar_that_grows_with_each_step() -> None:
     console = Console(force_terminal=True, file=io.StringIO(), width=120)
-    with ide_progress._reporter(console) as report:
+    with ide_progress._progress(console) as progress:
         for number in range(ide.STEPS):
-            report.step(f"Step {number}")
-            report.note("Step 0: 30 s so far")
+            progress.step(f"Step {number}")
+            progress.note("Step 0: 30 s so far")
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"{ide.STEPS - 1}/{ide.STEPS}" in shown
     assert "30 s so far" in shown
@@ -121,10 +121,10 @@ def test_every_user_can_enter_what_is_installed_under_a_strict_umask(
     (prefix / "bin").mkdir(parents=True)
     (prefix / "bin" / "node").write_text(NPM)
     (prefix / "bin" / "node").chmod(0o755)
-    monkeypatch.setattr(ide, "_ensure_build_packages", lambda _report: None)
+    monkeypatch.setattr(ide, "_ensure_build_packages", lambda _progress: None)
     monkeypatch.setattr(ide, "_system_node_prefix", lambda: prefix)
     cache = tmp_path / "cache"
-    install_code_server(cache / "tools", Told())
+    install_code_server(cache / "tools", ProgressRecorder())
     made = [path for path in (cache, *cache.rglob("*")) if not path.is_symlink()]
     assert (cache / "tools" / f"code-server-{CODE_SERVER_VERSION}" / "node_modules") in made
     closed = [path for path in made if path.stat().st_mode & 0o777 != (0o755 if _runs(path) else 0o644)]
@@ -142,7 +142,7 @@ def test_a_second_installer_waits_for_the_first(tmp_path: Path) -> None:
     found: list[Path] = []
 
     def second() -> None:
-        found.append(install_code_server(tmp_path, Told(waits.set)))
+        found.append(install_code_server(tmp_path, ProgressRecorder(waits.set)))
 
     with (tmp_path / ".install.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -161,7 +161,7 @@ def test_without_root_missing_packages_are_one_clear_line(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     tools = tmp_path / "tools"
     with pytest.raises(InstallError) as error:
-        install_code_server(tools, Told())
+        install_code_server(tools, ProgressRecorder())
     assert "sudo apt-get install -y g++ make pkg-config libkrb5-dev" in str(error.value)
     assert "\n" not in str(error.value)
     assert [path.name for path in tools.iterdir()] == [".install.lock"]
@@ -169,7 +169,7 @@ def test_without_root_missing_packages_are_one_clear_line(
 
 def test_a_failing_step_shows_the_end_of_its_output() -> None:
     with pytest.raises(InstallError) as error:
-        ide._run(["sh", "-c", "seq 100; exit 3"], dict(os.environ), "Counting", Told())
+        ide._run(["sh", "-c", "seq 100; exit 3"], dict(os.environ), "Counting", ProgressRecorder())
     lines = str(error.value).splitlines()
     assert lines[0] == "Counting failed (exit code 3):" and lines[-1] == "100" and len(lines) < 30
 
@@ -177,15 +177,15 @@ def test_a_failing_step_shows_the_end_of_its_output() -> None:
 def test_a_long_step_reports_that_it_still_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ide, "REPORT_EVERY_SECONDS", 0.05)
     enough = tmp_path / "enough"
-    told = Told(lambda: enough.touch() if len(told.words) > 1 else None)
+    progress = ProgressRecorder(lambda: enough.touch() if len(progress.messages) > 1 else None)
     waiting = ["timeout", f"{PATIENCE}", "sh", "-c", f"until [ -e {enough} ]; do sleep 0.05; done"]
-    ide._run(waiting, dict(os.environ), "Building", told)
-    assert told.words[0] == "Building" and "so far" in told.words[1]
+    ide._run(waiting, dict(os.environ), "Building", progress)
+    assert progress.messages[0] == "Building" and "so far" in progress.messages[1]
 
 
 def test_staging_directories_of_an_interrupted_install_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".staging-code-server-1" / "x").mkdir(parents=True)
-    ide._remove_leftovers(tmp_path)
+    ide._remove_staging(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
