@@ -136,7 +136,7 @@ async def test_a_part_that_dies_while_it_starts_is_an_error_with_the_end_of_its_
 
 
 @contextlib.contextmanager
-def stranger() -> Iterator[subprocess.Popen[bytes]]:
+def unrelated_process() -> Iterator[subprocess.Popen[bytes]]:
     child = subprocess.Popen(SLEEP, stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
@@ -175,7 +175,7 @@ def test_a_process_of_a_killed_up_is_ended_even_if_its_main_thread_has_ended(tmp
 
 
 def test_processes_of_a_killed_up_are_ended(tmp_path: Path) -> None:
-    with stranger() as child:
+    with unrelated_process() as child:
         entry = {"pid": child.pid, "birth": start_time(child.pid), "boot": boot_id()}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
         end_stale_processes(tmp_path, ("api",))
@@ -183,7 +183,7 @@ def test_processes_of_a_killed_up_are_ended(tmp_path: Path) -> None:
 
 
 def test_a_recycled_process_id_is_left_alone(tmp_path: Path) -> None:
-    with stranger() as child:
+    with unrelated_process() as child:
         entry = {"pid": child.pid, "birth": 1, "boot": boot_id()}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
         end_stale_processes(tmp_path, ("api",))
@@ -193,7 +193,7 @@ def test_a_recycled_process_id_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("boot", [{}, {"boot": "00000000-0000-4000-8000-000000000000"}])
 def test_a_process_of_another_boot_is_left_alone(tmp_path: Path, boot: dict[str, str]) -> None:
     """What a machine starts first has the same ids and ticks each time. Earlier versions named no boot."""
-    with stranger() as child:
+    with unrelated_process() as child:
         entry = {"pid": child.pid, "birth": start_time(child.pid), **boot}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
         end_stale_processes(tmp_path, ("api",))
