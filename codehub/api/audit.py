@@ -43,7 +43,7 @@ class AuditTarget(BaseModel):
 
 
 class AuditEntry(BaseModel):
-    """One action. `action` is one of the names that the filter accepts, or was added by a newer version."""
+    """One entry. `action` is a name that the filter accepts, or one that a newer version has added."""
 
     id: int
     at: datetime
@@ -89,7 +89,7 @@ async def read_audit_log(
 
 
 def _id_or_name(text: str | None) -> tuple[str | None, str | None]:
-    """Return an id or a name, by its form. A query on both columns at once would not use their indexes."""
+    """Return an id or a name, by its form. A query on both columns would not use their indexes."""
     if text is not None and is_ulid(text):
         return text, None
     return None, text

@@ -14,7 +14,7 @@ MAX_SECONDS: Final = 30.0
 
 
 class BodyLimitMiddleware:
-    """Buffers a body of at most MAX_BODY bytes, and rejects a longer one without buffering it."""
+    """Middleware that buffers a body of at most MAX_BODY bytes, and rejects a longer one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

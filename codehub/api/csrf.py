@@ -35,7 +35,10 @@ def is_cross_site(fetch_sites: Sequence[str], origins: Sequence[str], own_origin
 
 
 class CsrfMiddleware:
-    """Rejects cross-site calls that change something: those with the session cookie, and the sign-in."""
+    """Middleware that rejects cross-site calls that change something.
+
+    It checks calls with the session cookie, and the sign-in, which sets the cookie.
+    """
 
     def __init__(self, app: ASGIApp, *, own_origin: str, cookie_name: str, login_path: str) -> None:
         self._app = app

@@ -27,7 +27,7 @@ HEADERS: Final = [
 ]
 RETRY: Final = b"retry: 3000\n"
 REPLACED: Final = b"retry: 30000\n\n"
-"""Ends a stream in favour of a newer one. The long delay keeps the two from replacing each other in turn."""
+"""Ends a stream in favour of a newer one. The long delay keeps the two from replacing each other."""
 
 
 class DeletedWorkspace(BaseModel):
@@ -44,7 +44,10 @@ class SerializedWorkspace:
 
 
 class EventSource:
-    """Reads the events of one stream. It keeps fingerprints of the workspaces it sent, not their content."""
+    """Reader of the events of one stream.
+
+    It keeps fingerprints of the workspaces it sent, not their content.
+    """
 
     def __init__(self, session: Session, services: Services) -> None:
         self._session = session
@@ -72,7 +75,7 @@ class EventSource:
                 yield event
 
     async def _session_is_valid(self) -> bool:
-        """Look the session up, at each snapshot and heartbeat: the notification of its end may be lost."""
+        """Look up the session, at each snapshot and heartbeat: the notification of its end may be lost."""
         async with self._services.engine.connect() as conn:
             return await find_session(conn, self._session.id_hash, utc_now()) is not None
 
@@ -93,11 +96,11 @@ class EventSource:
         more = True
         while more:
             async with self._services.stream_reads, self._services.engine.connect() as conn:
-                found = await workspace_queries.list_living(conn, self._session.user_id, BATCH_SIZE + 1, last)
-            more = len(found) > BATCH_SIZE
-            found = found[:BATCH_SIZE]
-            last = found[-1].workspace if found else None
-            yield self._items(found), more
+                batch = await workspace_queries.list_living(conn, self._session.user_id, BATCH_SIZE + 1, last)
+            more = len(batch) > BATCH_SIZE
+            batch = batch[:BATCH_SIZE]
+            last = batch[-1].workspace if batch else None
+            yield self._items(batch), more
 
     async def _missed_changes(self) -> AsyncIterator[bytes]:
         """Yield the changes whose hints were lost. The heartbeat bounds how long a stream is stale."""

@@ -24,7 +24,7 @@ router = APIRouter(tags=["events"])
 
 CLOSE_SECONDS: Final = 1.0
 SEND_TIMEOUT: Final = 20.0
-"""Seconds for a client to read one event. A slower client is disconnected; a snapshot follows a reconnect."""
+"""Seconds for a client to read one event. A slower client is disconnected."""
 
 
 @router.get(

@@ -12,7 +12,10 @@ _OPEN_PATH = "/healthz"
 
 
 class InternalKeyMiddleware:
-    """Rejects requests without the shared key, except /healthz. Only the gateway may set X-Forwarded-For."""
+    """Middleware that rejects requests without the shared key, except /healthz.
+
+    Only the gateway may set X-Forwarded-For.
+    """
 
     def __init__(self, app: ASGIApp, *, key: str) -> None:
         self._app = app

@@ -55,7 +55,7 @@ def route_of(scope: Scope) -> str:
 
 
 class MetricsMiddleware:
-    """Counts by route template, so that ids in paths make no new series."""
+    """Middleware that counts requests by route template, so that ids in paths make no new series."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
         self._app = app

@@ -16,7 +16,7 @@ from codehub.domain.problems import Forbidden, NotFound, Unauthorized, Workspace
 
 
 async def _current_session(request: Request, services: Shared, now: Now) -> AsyncIterator[Session]:
-    """Return the caller's session. The call occupies a slot of its session and user until it has ended."""
+    """Return the caller's session. The call occupies a slot of its session and its user."""
     session_id = request.cookies.get(services.config.cookie_name)
     if not session_id:
         raise Unauthorized
@@ -81,7 +81,7 @@ def audit_target(owned: DetailedWorkspace) -> Target:
 
 
 async def find_own_workspace(conn: AsyncConnection, session: Session, workspace_id: str) -> DetailedWorkspace:
-    """Return the caller's own workspace, unless it is deleted. Another user's is 403, as at the gateway."""
+    """Return the caller's own workspace, unless it is deleted. Another user's gives 403."""
     owned = await _find_existing(conn, workspace_id)
     if owned.workspace.owner_id != session.user_id:
         raise Forbidden("This workspace belongs to someone else.")

@@ -204,7 +204,7 @@ def _conditions(workspace: Workspace) -> dict[ConditionName, ConditionView]:
 
 
 def _home(owned: OwnedWorkspace) -> HomeView | None:
-    """Return the measured home, or None while there is none on the disk: an earlier measurement is stale."""
+    """Return the measured home, or None while none is on the disk: the measurement is stale."""
     home = owned.home
     if home is None or not holds(owned.workspace.conditions, ConditionName.VOLUME_READY):
         return None

@@ -33,7 +33,7 @@ class EmptyBody(Body):
 
 
 class Recovery(Body):
-    """What to recover from. Without `from`, the workspace keeps its home; a lost home needs a choice."""
+    """What to recover from. Without `from`, the home stays as it is. A lost home needs a choice."""
 
     source: Literal["archive", "empty"] | None = Field(default=None, alias="from")
     archive_op_id: Annotated[str, Field(pattern=r"^[0-9a-z]{26}$")] | None = None
@@ -85,18 +85,18 @@ async def recover_workspace(
 ) -> WorkspaceView:
     source = (body or Recovery()).recover_from
     config = services.config
-    async with audit.transaction(services.engine, actor, now) as act:
-        owned = await find_workspace(act.conn, session, workspace_id)
+    async with audit.transaction(services.engine, actor, now) as audited:
+        owned = await find_workspace(audited.conn, session, workspace_id)
         await gate.recover(
-            act.conn, workspace_id, actor=session.username, limits=config.limits, source=source, now=now
+            audited.conn, workspace_id, actor=session.username, limits=config.limits, source=source, now=now
         )
-        await act.record(
+        await audited.record(
             Action.WORKSPACE_RECOVERED,
             audit_target(owned),
             owner=owned.owner_name,
             **gate.audit_details(source),
         )
-        return await updated_view(act.conn, workspace_id, config)
+        return await updated_view(audited.conn, workspace_id, config)
 
 
 @router.post("/cancel")
@@ -119,13 +119,13 @@ async def undelete_workspace(
     body: EmptyBody | None = None,
 ) -> WorkspaceView:
     config = services.config
-    async with audit.transaction(services.engine, actor, now) as act:
-        owned = await find_workspace_even_deleted(act.conn, session, workspace_id)
-        if not await accounts.prevent_deletion(act.conn, owned.workspace.owner_id):
+    async with audit.transaction(services.engine, actor, now) as audited:
+        owned = await find_workspace_even_deleted(audited.conn, session, workspace_id)
+        if not await accounts.prevent_deletion(audited.conn, owned.workspace.owner_id):
             raise InvalidState("The owner of this workspace was deleted, so it cannot be restored.")
-        await gate.undelete(act.conn, workspace_id, actor=session.username, limits=config.limits, now=now)
-        await act.record(Action.WORKSPACE_UNDELETED, audit_target(owned), owner=owned.owner_name)
-        return await updated_view(act.conn, workspace_id, config)
+        await gate.undelete(audited.conn, workspace_id, actor=session.username, limits=config.limits, now=now)
+        await audited.record(Action.WORKSPACE_UNDELETED, audit_target(owned), owner=owned.owner_name)
+        return await updated_view(audited.conn, workspace_id, config)
 
 
 @router.post("/extend")

@@ -48,7 +48,7 @@ class NewWorkspace(Body):
 
 
 class WorkspaceChanges(Body):
-    """Changes of a workspace; a missing field stays unchanged. A TTL of null is the default, 0 is never."""
+    """Changes of a workspace. A missing field stays unchanged. A TTL of null means the default, 0 never."""
 
     name: Name = ""
     description: Description = ""
@@ -108,7 +108,7 @@ async def list_workspaces(
 async def workspace_page(
     services: Shared, session: Session, selection: WorkspaceFilter, limit: int, offset: int
 ) -> WorkspacePage:
-    """Return a page. A search may read every memo: each user runs one at a time, with a short timeout."""
+    """Return a page. A search may read every memo, so each user runs one at a time, with a short timeout."""
     async with AsyncExitStack() as stack:
         if selection.words:
             await stack.enter_async_context(services.searches_per_user.slot(session.user_id))
@@ -137,14 +137,14 @@ async def change_workspace(
 ) -> WorkspaceView:
     config = services.config
     _check_standby_ttl(body.standby_ttl_seconds, config)
-    async with audit.transaction(services.engine, actor, now) as act:
-        owned = await find_workspace(act.conn, session, workspace_id)
+    async with audit.transaction(services.engine, actor, now) as audited:
+        owned = await find_workspace(audited.conn, session, workspace_id)
         if owned.workspace.owner_id == session.user_id:
-            await _change_own(act.conn, workspace_id, body, session, config, now)
+            await _change_own(audited.conn, workspace_id, body, session, config, now)
         else:
             _check_only_stops(owned.workspace, body)
-            await _stop_as_admin(act, owned, body, config)
-        return await updated_view(act.conn, workspace_id, config)
+            await _stop_as_admin(audited, owned, body, config)
+        return await updated_view(audited.conn, workspace_id, config)
 
 
 async def _change_own(
@@ -173,17 +173,22 @@ async def updated_view(conn: AsyncConnection, workspace_id: str, config: Config)
 
 
 async def _stop_as_admin(
-    act: AuditedTransaction, owned: DetailedWorkspace, body: WorkspaceChanges, config: Config
+    audited: AuditedTransaction, owned: DetailedWorkspace, body: WorkspaceChanges, config: Config
 ) -> None:
     """Stop another user's workspace. The row may be locked first, because no limit applies to a stop."""
     if body.requested_state is None:
         return
-    before = await gate.lock(act.conn, owned.workspace.id)
+    before = await gate.lock(audited.conn, owned.workspace.id)
     workspace = await gate.set_desired_state(
-        act.conn, before.id, body.requested_state, actor=act.actor.name, limits=config.limits, now=act.now
+        audited.conn,
+        before.id,
+        body.requested_state,
+        actor=audited.actor.name,
+        limits=config.limits,
+        now=audited.now,
     )
     if workspace.desired_state is not before.desired_state:
-        await act.record(
+        await audited.record(
             Action.WORKSPACE_STOPPED,
             audit_target(owned),
             owner=owned.owner_name,
@@ -212,19 +217,21 @@ async def delete_workspace(
     confirm: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """Move to the trash. With `without_archive` and its name in `confirm`, delete permanently at once."""
-    async with audit.transaction(services.engine, actor, now) as act:
+    async with audit.transaction(services.engine, actor, now) as audited:
         if without_archive:
-            owned = await find_workspace_even_deleted(act.conn, session, workspace_id)
+            owned = await find_workspace_even_deleted(audited.conn, session, workspace_id)
             before = owned.workspace.grace_waived_at
-            after = await gate.delete_now(act.conn, workspace_id, confirm, actor=session.username, now=now)
+            after = await gate.delete_now(
+                audited.conn, workspace_id, confirm, actor=session.username, now=now
+            )
             if after.grace_waived_at != before:
-                await act.record(
+                await audited.record(
                     Action.WORKSPACE_DELETED_FOR_GOOD, audit_target(owned), owner=owned.owner_name
                 )
             return Response(status_code=204)
-        owned = await find_workspace(act.conn, session, workspace_id)
-        await gate.delete(act.conn, workspace_id, actor=session.username, now=now)
-        await act.record(Action.WORKSPACE_DELETED, audit_target(owned), owner=owned.owner_name)
+        owned = await find_workspace(audited.conn, session, workspace_id)
+        await gate.delete(audited.conn, workspace_id, actor=session.username, now=now)
+        await audited.record(Action.WORKSPACE_DELETED, audit_target(owned), owner=owned.owner_name)
     return Response(status_code=204)
 
 
