@@ -122,7 +122,7 @@ class CoordinatorStack:
         async with self.engine.connect() as conn:
             return int(await conn.scalar(select(leadership.c.epoch)) or 0)
 
-    def records(self, epoch: int, retention: timedelta) -> PostgresLeaderDatabase:
+    def leader_database(self, epoch: int, retention: timedelta) -> PostgresLeaderDatabase:
         return PostgresLeaderDatabase(self.pool, self.engine, epoch, retention, self.settings.backends)
 
     def with_settings(self, **changes: object) -> Settings:
@@ -148,9 +148,11 @@ class CoordinatorStack:
             )
         return made.id
 
-    async def wish(self, workspace_id: str, desired: DesiredState) -> None:
+    async def set_desired_state(self, workspace_id: str, desired: DesiredState) -> None:
         async with self.engine.begin() as conn:
-            await gate.set_desired_state(conn, workspace_id, desired, actor="u1", limits=LIMITS, now=datetime.now(UTC))
+            await gate.set_desired_state(
+                conn, workspace_id, desired, actor="u1", limits=LIMITS, now=datetime.now(UTC)
+            )
 
     async def hint(self, workspace_id: str) -> None:
         """Send the hint that a wish sends."""
@@ -167,14 +169,14 @@ class CoordinatorStack:
         try:
             return await eventually(lambda: self.get(workspace_id), "the workspace to get there", condition)
         except AssertionError as error:
-            error.add_note("\n".join(await self.story(workspace_id)))
+            error.add_note("\n".join(await self.timeline(workspace_id)))
             raise
 
     async def until_phase(self, workspace_id: str, phase: Phase) -> Workspace:
         return await self.until(workspace_id, lambda w: w.phase is phase and w.operation is Operation.NONE)
 
     async def reach(self, workspace_id: str, desired: DesiredState) -> Workspace:
-        await self.wish(workspace_id, desired)
+        await self.set_desired_state(workspace_id, desired)
         return await self.until_phase(workspace_id, Phase(desired.value))
 
     async def wait_for_jobs(self) -> None:
@@ -195,7 +197,7 @@ class CoordinatorStack:
         await term.resign()
         return term.epoch
 
-    async def story(self, workspace_id: str) -> list[str]:
+    async def timeline(self, workspace_id: str) -> list[str]:
         """The timeline, oldest first."""
         async with self.engine.connect() as conn:
             rows = await conn.execute(
@@ -229,7 +231,9 @@ async def stack(database_url: str, redis_url: str) -> AsyncIterator[CoordinatorS
 
 
 @asynccontextmanager
-async def new_stack(database_url: str, redis_url: str, within: Path = Path("/tmp")) -> AsyncIterator[CoordinatorStack]:
+async def new_stack(
+    database_url: str, redis_url: str, within: Path = Path("/tmp")
+) -> AsyncIterator[CoordinatorStack]:
     data_dir = short_temp_dir(within)
     (data_dir / "images.toml").write_text(images_toml())
     settings = load(

@@ -75,10 +75,10 @@ async def test_the_largest_is_warned_then_stopped_and_its_start_waits_for_room(
     hog, small = await running(stack, 20), await running(stack, 1)
     disk.leave(10)
     await stack.until_phase(hog, Phase.STANDBY)
-    story = await stack.story(hog)
-    warned = next(line for line in story if line.startswith("warned: Warning: the disk has"))
-    stopped = next(line for line in story if line.startswith("stopped: Stopped: the disk has"))
-    assert story.index(warned) < story.index(stopped)
+    entries = await stack.timeline(hog)
+    warned = next(line for line in entries if line.startswith("warned: Warning: the disk has"))
+    stopped = next(line for line in entries if line.startswith("stopped: Stopped: the disk has"))
+    assert entries.index(warned) < entries.index(stopped)
     assert "(reserve 16 MiB) and this home has 2" in stopped
     assert (await stack.home(hog) / "data").stat().st_size == 20 * MIB
     known = await record(stack, hog)
@@ -86,11 +86,11 @@ async def test_the_largest_is_warned_then_stopped_and_its_start_waits_for_room(
     assert f"stopped: {known.notice}" == stopped
     assert [entry.name for entry in known.size.largest] == ["data"]
 
-    await stack.wish(hog, DesiredState.RUNNING)
+    await stack.set_desired_state(hog, DesiredState.RUNNING)
     waiting = await stack.until(hog, waits)
     assert (waiting.operation, waiting.error_count, waiting.error_reason) == (Operation.STARTING, 0, None)
     assert (await stack.get(small)).phase is Phase.RUNNING
-    assert not any("disk" in line for line in await stack.story(small))
+    assert not any("disk" in line for line in await stack.timeline(small))
 
     disk.make_room()
     ready = await stack.until_phase(hog, Phase.RUNNING)
@@ -108,7 +108,7 @@ async def test_a_restore_waits_for_room_and_goes_on(disk: Disk, stack: Coordinat
     workspace_id = await stack.create(DesiredState.ARCHIVED)
     await stack.until_phase(workspace_id, Phase.ARCHIVED)
     disk.leave(10)
-    await stack.wish(workspace_id, DesiredState.RUNNING)
+    await stack.set_desired_state(workspace_id, DesiredState.RUNNING)
     waiting = await stack.until(workspace_id, waits)
     assert (waiting.operation, waiting.error_count) == (Operation.RESTORING, 0)
     disk.make_room()
@@ -124,14 +124,14 @@ async def test_a_start_that_waits_too_long_gives_its_wish_back_without_an_error(
     workspace_id = await stack.create(DesiredState.STANDBY)
     await stack.until_phase(workspace_id, Phase.STANDBY)
     disk.leave(10)
-    await stack.wish(workspace_id, DesiredState.RUNNING)
+    await stack.set_desired_state(workspace_id, DesiredState.RUNNING)
     given_up = await stack.until(
         workspace_id, lambda w: w.desired_state is DesiredState.STANDBY and w.operation is Operation.NONE
     )
     assert (given_up.phase, given_up.error_reason, given_up.error_count) == (Phase.STANDBY, None, 0)
     assert waits(given_up)
     assert any(
-        line.startswith("cancelled: STARTING was given up.") for line in await stack.story(workspace_id)
+        line.startswith("cancelled: STARTING was given up.") for line in await stack.timeline(workspace_id)
     )
     disk.make_room()
     assert (await stack.reach(workspace_id, DesiredState.RUNNING)).error_message is None
@@ -152,12 +152,12 @@ async def test_the_home_with_the_most_files_is_stopped_before_the_inodes_are_use
         fill_with_files(await stack.home(many), place / "d", leave=800)
         await stack.until_phase(many, Phase.STANDBY)
         stopped = next(
-            line for line in await stack.story(many) if line.startswith("stopped: Stopped: the disk")
+            line for line in await stack.timeline(many) if line.startswith("stopped: Stopped: the disk")
         )
         assert "can take only " in stopped and " more files (reserve 1,000) and this home has " in stopped
         assert (await stack.get(large)).phase is Phase.RUNNING
 
-        await stack.wish(many, DesiredState.RUNNING)
+        await stack.set_desired_state(many, DesiredState.RUNNING)
         waiting = await stack.until(many, waits)
         assert "more files, less than the reserve of 1,000" in (waiting.error_message or "")
         shutil.rmtree(await stack.home(many) / "files")
@@ -173,7 +173,7 @@ def fill_with_files(home: Path, disk: Path, *, leave: int) -> None:
 
 def runner(stack: CoordinatorStack, epoch: int, volumes: LocalVolumes | None = None) -> DiskWatchdog:
     return DiskWatchdog(
-        stack.records(epoch, timedelta(days=1)),
+        stack.leader_database(epoch, timedelta(days=1)),
         volumes or stack.providers.volumes,
         Reserve(RESERVE),
         timedelta(0),
@@ -199,21 +199,23 @@ async def test_only_an_undisturbed_workspace_is_stopped(disk: Disk, stack: Coord
     await start(stack)
     workspace_id = await running(stack, 1)
     epoch = await stack.take_leadership()
-    records = stack.records(epoch, timedelta(days=1))
-    home = next(item for item in await records.homes() if item.workspace_id == workspace_id)
+    database = stack.leader_database(epoch, timedelta(days=1))
+    home = next(item for item in await database.homes() if item.workspace_id == workspace_id)
     notice, now = Notice(workspace_id, "Stopped: a test."), datetime.now(UTC)
 
     earlier = LiveHome(**{**home.__dict__, "phase_changed_at": now})
-    assert not await records.stop_for_disk(earlier, notice, now)
-    await stack.wish(workspace_id, DesiredState.ARCHIVED)
-    assert not await records.stop_for_disk(home, notice, now)
+    assert not await database.stop_for_disk(earlier, notice, now)
+    await stack.set_desired_state(workspace_id, DesiredState.ARCHIVED)
+    assert not await database.stop_for_disk(home, notice, now)
     assert (await stack.get(workspace_id)).desired_state is DesiredState.ARCHIVED
-    await stack.wish(workspace_id, DesiredState.RUNNING)
-    assert await records.stop_for_disk(home, notice, now)
+    await stack.set_desired_state(workspace_id, DesiredState.RUNNING)
+    assert await database.stop_for_disk(home, notice, now)
     assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_measuring_writes_no_workspace_row_and_nothing_that_is_known(disk: Disk, stack: CoordinatorStack) -> None:
+async def test_measuring_writes_no_workspace_row_and_nothing_that_is_known(
+    disk: Disk, stack: CoordinatorStack
+) -> None:
     await start(stack)
     workspace_id = await running(stack, 2)
     epoch = await stack.take_leadership()
@@ -251,7 +253,7 @@ async def test_a_process_that_writes_without_end_is_stopped_and_postgresql_besid
                 await stack.until(writer, lambda w: w.desired_state is DesiredState.STANDBY)
                 await stack.until_phase(writer, Phase.STANDBY)
                 assert any(
-                    line.startswith("stopped: Stopped: the disk") for line in await stack.story(writer)
+                    line.startswith("stopped: Stopped: the disk") for line in await stack.timeline(writer)
                 )
                 assert disk.free_bytes() > 8 * MIB
                 assert (await stack.get(small)).phase is Phase.RUNNING

@@ -101,9 +101,9 @@ async def last_written(stack: CoordinatorStack) -> datetime:
 
 
 def runner(stack: CoordinatorStack, epoch: int, providers: Providers, reserve: int = 0) -> HealthRunner:
-    records = stack.records(epoch, timedelta(1))
-    gc = GcRunner(records, providers, GcRules(timedelta(1), timedelta(1)), epoch)
-    return HealthRunner(records, providers, gc, Reserve(reserve))
+    database = stack.leader_database(epoch, timedelta(1))
+    gc = GcRunner(database, providers, GcRules(timedelta(1), timedelta(1)), epoch)
+    return HealthRunner(database, providers, gc, Reserve(reserve))
 
 
 async def test_a_disk_below_its_reserve_degrades_and_turns_back(stack: CoordinatorStack) -> None:
@@ -191,7 +191,7 @@ async def test_results_are_written_when_a_check_turns_and_only_by_the_leader(
     assert await last_written(stack) > written
     await stack.take_leadership()
     with pytest.raises(StaleLeader):
-        await stack.records(epoch, timedelta(1)).save_health_checks(
+        await stack.leader_database(epoch, timedelta(1)).save_health_checks(
             {CheckName.DISK: CheckResult(False, "late")}
         )
     assert (await look(stack)).checks[CheckName.DISK].ok
@@ -293,10 +293,10 @@ async def test_a_decision_that_was_overtaken_is_counted(
         nonlocal overtaken
         if workspace.desired_state is DesiredState.RUNNING and not overtaken:
             overtaken = True
-            await stack.wish(workspace_id, DesiredState.STANDBY)
+            await stack.set_desired_state(workspace_id, DesiredState.STANDBY)
         return await observe(self, workspace, now)
 
     monkeypatch.setattr(Observer, "observe", overtake)
-    await stack.wish(workspace_id, DesiredState.RUNNING)
+    await stack.set_desired_state(workspace_id, DesiredState.RUNNING)
     await eventually(reached(metrics, 1, "codehub_coordinator_cas_losses_total"), "the loss to be counted")
     await stack.until_phase(workspace_id, Phase.STANDBY)

@@ -76,7 +76,7 @@ async def shown(stack: CoordinatorStack, workspace_id: str) -> str:
         await conn.execute(text("SELECT pg_notify('ws_wake', :hint)"), {"hint": hint})
     workspace = await stack.get(workspace_id)
     conditions = [f"{fact.reason}: {fact.message}" for fact in workspace.conditions.values()]
-    return "\n".join([workspace.error_message or "", *conditions, *await stack.story(workspace_id)])
+    return "\n".join([workspace.error_message or "", *conditions, *await stack.timeline(workspace_id)])
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
@@ -88,7 +88,7 @@ async def test_a_failure_shows_no_path_of_the_host(stack: CoordinatorStack, faul
     fault.happens(stack, workspace, await stack.home(workspace_id))
     try:
         await stack.start()
-        await stack.wish(workspace_id, fault.then)
+        await stack.set_desired_state(workspace_id, fault.then)
         seen = await eventually(
             lambda: shown(stack, workspace_id),
             f"a message with {fault.shows!r}",

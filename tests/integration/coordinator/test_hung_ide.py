@@ -75,10 +75,10 @@ async def test_a_start_that_hangs_is_tried_again_within_its_operation(stack: Coo
     running = await eventually(leader.look, "the second IDE to answer", lambda w: w.phase is Phase.RUNNING)
     assert (running.operation, running.error_count) == (Operation.NONE, 1)
     assert await leader.attempt() == f"{hung.op_id}-1"
-    story = "\n".join(await stack.story(workspace_id))
+    entries = "\n".join(await stack.timeline(workspace_id))
     assert (
         "failed: Attempt 1 during STARTING failed and will be retried: The IDE runs and has not answered"
-        in story
+        in entries
     )
 
 
@@ -102,5 +102,5 @@ async def test_a_running_ide_that_hangs_is_replaced(stack: CoordinatorStack) -> 
     assert state_of(stack, workspace_id).keeper != keeper
     assert running.error_count == 0 and running.started_at != ran.started_at
     assert await leader.attempt() == f"{starting.op_id}-0"
-    story = [entry for entry in await stack.story(workspace_id) if "answer" in entry]
-    assert [entry.split(":")[0] for entry in story] == ["died", "replaced"]
+    entries = [entry for entry in await stack.timeline(workspace_id) if "answer" in entry]
+    assert [entry.split(":")[0] for entry in entries] == ["died", "replaced"]

@@ -39,11 +39,13 @@ from tests.trees import give_to_its_user, make_tree, tree_hash
 from tests.waiting import eventually, until, wait_for
 
 
-def controller_of(stack: CoordinatorStack, epoch: int, clock: Callable[[], datetime] = REAL.clock) -> Controller:
+def controller_of(
+    stack: CoordinatorStack, epoch: int, clock: Callable[[], datetime] = REAL.clock
+) -> Controller:
     """Return a leader's controller, which does nothing but what the test asks of it."""
     state, settings = LeaderState(), stack.settings
     return Controller(
-        stack.records(epoch, timedelta(1)),
+        stack.leader_database(epoch, timedelta(1)),
         stack.providers,
         EffectExecutor(stack.providers, state, ExecutorRules(Reserve(0), settings.workspace_uid_base), epoch),
         state,
@@ -77,7 +79,9 @@ async def test_the_whole_life_keeps_every_byte(stack: CoordinatorStack) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a workspace gets a user of its own")
-async def test_workspaces_of_two_installations_on_one_machine_can_be_of_different_users(stack: CoordinatorStack) -> None:
+async def test_workspaces_of_two_installations_on_one_machine_can_be_of_different_users(
+    stack: CoordinatorStack,
+) -> None:
     other = UID_BASE + 1_000_000
     await stack.start(stack.with_settings(workspace_uid_base=other))
     workspace_id = await stack.create()
@@ -89,8 +93,8 @@ async def test_the_timeline_has_a_sentence_for_each_step(stack: CoordinatorStack
     await stack.start()
     workspace_id = await stack.create()
     await stack.until_phase(workspace_id, Phase.RUNNING)
-    story = [re.sub(r"in (under )?[\d.]+ s", "in N s", line) for line in await stack.story(workspace_id)]
-    assert story == [
+    entries = [re.sub(r"in (under )?[\d.]+ s", "in N s", line) for line in await stack.timeline(workspace_id)]
+    assert entries == [
         "created: Created. It will be started.",
         "claimed: Preparing the home.",
         "finished: Prepared the home in N s.",
@@ -119,7 +123,7 @@ async def test_the_timeline_says_what_an_archive_left_out(stack: CoordinatorStac
         listener.bind(f"/proc/self/fd/{directory}/socket")  # a whole path may be too long
     os.close(directory)
     await stack.reach(workspace_id, DesiredState.ARCHIVED)
-    [archived] = [line for line in await stack.story(workspace_id) if line.startswith("archived: ")]
+    [archived] = [line for line in await stack.timeline(workspace_id) if line.startswith("archived: ")]
     assert archived.endswith(
         "It left out 1 socket and 2 pipes: they cannot be archived (./one line\\nor two, ./pipe, ./socket)."
     )
@@ -136,11 +140,13 @@ async def test_the_timeline_says_whose_files_a_restore_gave_to_the_workspace(sta
     await stack.reach(workspace_id, DesiredState.ARCHIVED)
     await stack.reach(workspace_id, DesiredState.STANDBY)
     assert (home / "of root").read_text() == "kept" and (home / "of root").stat().st_uid == owner
-    [restored] = [line for line in await stack.story(workspace_id) if "Restored" in line]
+    [restored] = [line for line in await stack.timeline(workspace_id) if "Restored" in line]
     assert restored.endswith("It gave 1 entry of other users to the workspace's user (./of root).")
 
 
-async def test_delete_goes_through_the_archive_and_undelete_brings_the_home_back(stack: CoordinatorStack) -> None:
+async def test_delete_goes_through_the_archive_and_undelete_brings_the_home_back(
+    stack: CoordinatorStack,
+) -> None:
     await stack.start()
     workspace_id = await stack.create()
     await stack.until_phase(workspace_id, Phase.RUNNING)
@@ -179,8 +185,8 @@ async def test_what_changes_a_home_after_its_archive_is_archived_too(
     monkeypatch.setattr(LocalJobs, "start", start_late)
     archived = await stack.reach(workspace_id, DesiredState.ARCHIVED)
     assert archived.error_reason is None
-    story = await stack.story(workspace_id)
-    assert sum("has changed since it was archived" in line for line in story) == 2, story
+    entries = await stack.timeline(workspace_id)
+    assert sum("has changed since it was archived" in line for line in entries) == 2, entries
     await stack.reach(workspace_id, DesiredState.STANDBY)
     assert (home / "late").read_text() == "a second word"
 
@@ -201,7 +207,7 @@ async def test_an_archive_that_waits_its_turn_does_not_time_out(
     await stack.until_phase(workspace_id, Phase.STANDBY)
     now = datetime.now(UTC)
     controller = controller_of(stack, await stack.take_leadership(), lambda: now)
-    await stack.wish(workspace_id, DesiredState.ARCHIVED)
+    await stack.set_desired_state(workspace_id, DesiredState.ARCHIVED)
     await controller.reconcile(workspace_id)
     claimed = await stack.get(workspace_id)
     assert claimed.operation is Operation.ARCHIVING
@@ -235,8 +241,8 @@ async def test_a_job_that_an_earlier_leader_starts_late_is_nobodys_failure(
     workspace_id = await stack.create(DesiredState.STANDBY)
     await stack.until_phase(workspace_id, Phase.STANDBY)
     await stack.reach(workspace_id, DesiredState.ARCHIVED)
-    story = await stack.story(workspace_id)
-    assert not late and not [line for line in story if line.startswith("failed")], story
+    entries = await stack.timeline(workspace_id)
+    assert not late and not [line for line in entries if line.startswith("failed")], entries
 
 
 async def test_a_container_that_vanishes_is_started_again(stack: CoordinatorStack) -> None:
@@ -312,7 +318,7 @@ async def test_an_ide_that_keeps_dying_ends_in_error_with_its_last_words_and_wit
     gone = await stack.until(workspace_id, lambda w: not holds(w.conditions, ConditionName.CONTAINER_EXISTS))
     assert workspace_id not in await stack.providers.runtime.observe()
     assert "no such luck" in (gone.error_message or "")
-    assert "no such luck" in (await stack.story(workspace_id))[-1]
+    assert "no such luck" in (await stack.timeline(workspace_id))[-1]
     await stack.stop()
     await stack.create(limits=Limits(1, 1))  # raises while the dead container counts
 
@@ -333,7 +339,7 @@ async def test_a_disk_that_takes_no_more_ends_in_an_error_that_names_it(stack: C
     fence.unlink()
     fence.mkdir()
     await stack.start()
-    await stack.wish(workspace_id, DesiredState.RUNNING)
+    await stack.set_desired_state(workspace_id, DesiredState.RUNNING)
     ended = await stack.until_phase(workspace_id, Phase.ERROR)
     assert ended.error_reason is ErrorReason.RetryExceeded
     assert "directory" in (ended.error_message or "")
@@ -403,7 +409,7 @@ async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(stack: Coordi
     root = stack.settings.data_dir / "volumes"
     root.rename(root.with_name("away"))
     await stack.start()
-    await stack.wish(wished, DesiredState.RUNNING)
+    await stack.set_desired_state(wished, DesiredState.RUNNING)
 
     async def hinted() -> Workspace:
         """Repeat the hint of the wish: it is lost if the leader does not listen yet."""
@@ -525,7 +531,7 @@ async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(stack:
     assert after.ready and (after.op_id, after.upstream) == (before.op_id, before.upstream)
     assert (await stack.get(workspace_id)).upstream == before.upstream
     await stack.reach(workspace_id, DesiredState.STANDBY)
-    assert (await stack.story(workspace_id)).count("claimed: Starting the IDE.") == 1
+    assert (await stack.timeline(workspace_id)).count("claimed: Starting the IDE.") == 1
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.ARCHIVED, Phase.ERROR], ids=str)

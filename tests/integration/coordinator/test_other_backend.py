@@ -58,15 +58,15 @@ async def test_ttl_and_gc_touch_neither_it_nor_what_it_has(stack: CoordinatorSta
     deleted = {"desired_state": "DELETED", "deleted_at": datetime.now(UTC), "phase": "DELETED"}
     await put_on(stack, workspace_id, "docker", **deleted)
     await put_on(stack, standby, "docker")
-    records = stack.records(epoch, RULES.retention)
+    database = stack.leader_database(epoch, RULES.retention)
 
     redis = Redis.from_url(redis_url)
     rules = ttl_rules_of(stack.with_settings(ttl_archive_seconds=1))
-    await TtlRunner(records, ActivityLog(redis), stack.providers.archives, rules, lambda: now).tick()
+    await TtlRunner(database, ActivityLog(redis), stack.providers.archives, rules, lambda: now).tick()
     await redis.aclose()
     assert (await stack.get(standby)).desired_state is DesiredState.STANDBY
 
-    collector = GcRunner(records, stack.providers, RULES, epoch)
+    collector = GcRunner(database, stack.providers, RULES, epoch)
     for _ in range(2):
         await collector.tick(now)
     assert (await stack.get(workspace_id)).purged_at is None

@@ -44,15 +44,15 @@ MINUTE = timedelta(minutes=1)
 RULES = GcRules(orphan_grace=2 * HOUR, retention=24 * HOUR)
 
 
-def records_of(stack: CoordinatorStack, epoch: int) -> PostgresLeaderDatabase:
-    return stack.records(epoch, RULES.retention)
+def leader_database_of(stack: CoordinatorStack, epoch: int) -> PostgresLeaderDatabase:
+    return stack.leader_database(epoch, RULES.retention)
 
 
 async def expire(stack: CoordinatorStack, redis: Redis, epoch: int, now: datetime) -> None:
     """One TTL cycle at this time."""
-    records = records_of(stack, epoch)
+    database = leader_database_of(stack, epoch)
     rules = TtlRules(TtlDefaults(600, 600), stack.settings.backends, GatewayRules(MINUTE, HOUR))
-    await TtlRunner(records, ActivityLog(redis), stack.providers.archives, rules, lambda: now).tick()
+    await TtlRunner(database, ActivityLog(redis), stack.providers.archives, rules, lambda: now).tick()
 
 
 @pytest.fixture
@@ -93,16 +93,16 @@ async def known_gateways(stack: CoordinatorStack) -> set[str]:
 
 
 def gc_runner(stack: CoordinatorStack, epoch: int, providers: Providers | None = None) -> GcRunner:
-    return GcRunner(records_of(stack, epoch), providers or stack.providers, RULES, epoch)
+    return GcRunner(leader_database_of(stack, epoch), providers or stack.providers, RULES, epoch)
 
 
 async def test_an_idle_workspace_stands_by_then_archives_itself(stack: CoordinatorStack) -> None:
     await stack.start(stack.with_settings(ttl_standby_seconds=2, ttl_archive_seconds=1))
     workspace_id = await stack.create()
     await stack.until_phase(workspace_id, Phase.ARCHIVED)
-    story = await stack.story(workspace_id)
+    entries = await stack.timeline(workspace_id)
     steps = ("finished: Started", "expired: Not used since", "finished: Stopped", "expired: Paused since")
-    assert [step for line in story for step in steps if line.startswith(step)] == list(steps), story
+    assert [step for line in entries for step in steps if line.startswith(step)] == list(steps), entries
 
 
 async def test_activity_and_keep_until_hold_a_ttl_off(stack: CoordinatorStack, redis: Redis) -> None:
@@ -130,7 +130,9 @@ async def test_unreadable_activity_is_unknown_not_idle(stack: CoordinatorStack) 
     assert (await stack.get(workspace_id)).desired_state is DesiredState.RUNNING
 
 
-async def test_a_redis_that_was_away_for_long_makes_nobody_idle(stack: CoordinatorStack, redis: Redis) -> None:
+async def test_a_redis_that_was_away_for_long_makes_nobody_idle(
+    stack: CoordinatorStack, redis: Redis
+) -> None:
     """Its empty set is read before the gateways have handed over what they saw meanwhile."""
     workspace_id, epoch = await running_without_a_leader(stack)
     later = datetime.now(UTC) + HOUR
@@ -186,7 +188,9 @@ async def test_a_flush_that_redis_has_lost_makes_nobody_idle(stack: CoordinatorS
     assert await is_wished(stack, workspace_id, DesiredState.STANDBY)
 
 
-async def test_a_gateway_that_ended_beside_another_restarts_no_clock(stack: CoordinatorStack, redis: Redis) -> None:
+async def test_a_gateway_that_ended_beside_another_restarts_no_clock(
+    stack: CoordinatorStack, redis: Redis
+) -> None:
     workspace_id, epoch = await running_without_a_leader(stack)
     await ActivityLog(redis).flush({}, "gateway-1", 7)
     await report(stack, 2 * HOUR, flushes=7, ended=True)
@@ -197,7 +201,9 @@ async def test_a_gateway_that_ended_beside_another_restarts_no_clock(stack: Coor
     assert (await ActivityLog(redis).read()).flushes == {}
 
 
-async def test_a_last_flush_that_redis_has_lost_restarts_every_clock(stack: CoordinatorStack, redis: Redis) -> None:
+async def test_a_last_flush_that_redis_has_lost_restarts_every_clock(
+    stack: CoordinatorStack, redis: Redis
+) -> None:
     workspace_id, epoch = await running_without_a_leader(stack)
     later = datetime.now(UTC) + HOUR
     await report(stack, flushes=7, ended=True)
@@ -240,7 +246,9 @@ async def test_a_start_that_took_longer_than_the_ttl_is_used_before_it_is_idle(
     assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_a_redis_that_hangs_is_given_up(stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_redis_that_hangs_is_given_up(
+    stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(postgres_backend, "REDIS_TIMEOUT", 0.2)
     term = await campaign(stack.settings.database_url, "test")
     assert term is not None
@@ -252,7 +260,9 @@ async def test_a_redis_that_hangs_is_given_up(stack: CoordinatorStack, monkeypat
     await term.resign()
 
 
-async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(stack: CoordinatorStack) -> None:
+async def test_with_the_store_down_the_archive_ttl_waits_and_starts_still_work(
+    stack: CoordinatorStack,
+) -> None:
     store = stack.settings.data_dir / "archives"
     store.rename(store.with_name("away"))
     await stack.start(stack.with_settings(ttl_archive_seconds=1))
@@ -311,10 +321,10 @@ async def test_gc_removes_audit_entries_after_their_retention_and_not_before(sta
         async with stack.engine.connect() as conn:
             return await conn.scalar(select(func.count()).select_from(audit_log)) or 0
 
-    await GcRunner(records_of(stack, epoch), stack.providers, RULES, epoch).tick(now)
+    await GcRunner(leader_database_of(stack, epoch), stack.providers, RULES, epoch).tick(now)
     assert await left() == 4, "no retention is set: everything stays"
     rules = gc_rules_of(stack.with_settings(audit_retention_days=30))
-    await GcRunner(records_of(stack, epoch), stack.providers, rules, epoch).tick(now)
+    await GcRunner(leader_database_of(stack, epoch), stack.providers, rules, epoch).tick(now)
     assert await left() == 2
 
 
@@ -334,8 +344,8 @@ async def test_gc_keeps_the_newest_entries_of_a_timeline(
     monkeypatch.setattr(timeline, "KEPT", 4)
     monkeypatch.setattr(store_records, "ROWS_AT_ONCE", 2)
     await gc_runner(stack, await stack.take_leadership()).tick(datetime.now(UTC))
-    assert await stack.story(long) == [f"wish: {number}" for number in range(5, 9)]
-    assert len(await stack.story(short)) == 1
+    assert await stack.timeline(long) == [f"wish: {number}" for number in range(5, 9)]
+    assert len(await stack.timeline(short)) == 1
 
 
 async def test_gc_removes_the_timelines_of_purged_workspaces_and_no_others(
@@ -353,7 +363,7 @@ async def test_gc_removes_the_timelines_of_purged_workspaces_and_no_others(
         await conn.execute(update(workspaces).where(c.id == purged).values(purged_at=now))
     monkeypatch.setattr(store_records, "ROWS_AT_ONCE", 2)
     await gc_runner(stack, await stack.take_leadership()).tick(now)
-    assert [len(await stack.story(each)) for each in (purged, in_trash, living)] == [0, 6, 6]
+    assert [len(await stack.timeline(each)) for each in (purged, in_trash, living)] == [0, 6, 6]
 
 
 async def test_a_slow_store_does_not_cost_the_leader_its_office(stack: CoordinatorStack) -> None:
@@ -417,7 +427,9 @@ async def test_the_trash_is_purged_after_its_retention_and_not_before(stack: Coo
     assert await stack.providers.archives.list() == []
 
 
-async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(stack: CoordinatorStack) -> None:
+async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(
+    stack: CoordinatorStack,
+) -> None:
     await stack.start()
     workspace_id = await stack.create(DesiredState.STANDBY)
     await stack.until_phase(workspace_id, Phase.STANDBY)
@@ -460,7 +472,9 @@ async def test_what_a_killed_starter_has_left_of_a_job_goes(stack: CoordinatorSt
     assert {path.name for path in jobs.iterdir()} == {"lost+found", "notes", "a-file"}
 
 
-async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_ones_go(stack: CoordinatorStack) -> None:
+async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_ones_go(
+    stack: CoordinatorStack,
+) -> None:
     await stack.start()
     workspace_id = await stack.create(DesiredState.STANDBY)
     await stack.until_phase(workspace_id, Phase.STANDBY)
@@ -514,10 +528,12 @@ async def full_home(stack: CoordinatorStack, workspace_id: str) -> tuple[Path, s
     return home, tree_hash(home)
 
 
-async def halfway(stack: CoordinatorStack, workspace_id: str, wish: DesiredState, reached: Callable[[], object]) -> None:
+async def halfway(
+    stack: CoordinatorStack, workspace_id: str, wish: DesiredState, reached: Callable[[], object]
+) -> None:
     """The wish's job in the middle of its work, where it stays until it is killed."""
     with sleepy_tar():
-        await stack.wish(workspace_id, wish)
+        await stack.set_desired_state(workspace_id, wish)
         await eventually(lambda: asyncio.to_thread(reached), "the job to be halfway")
     (job_id,) = await stack.providers.jobs.list()
     fact = await stack.providers.jobs.status(job_id)
@@ -531,7 +547,7 @@ async def cancel(stack: CoordinatorStack, workspace_id: str) -> Workspace:
     rested = await stack.until(workspace_id, lambda w: w.operation is Operation.NONE)
     assert processes_of(stack.settings.data_dir / "jobs") == []
     assert (rested.request, rested.error_reason, rested.error_count) == (None, None, 0)
-    assert any(line.startswith("cancelled: ") for line in await stack.story(workspace_id))
+    assert any(line.startswith("cancelled: ") for line in await stack.timeline(workspace_id))
     return rested
 
 

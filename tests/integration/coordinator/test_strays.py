@@ -42,7 +42,9 @@ class StrayFixture:
     async def runner(self) -> GcRunner:
         """GC in a term of office of its own."""
         epoch = await self.stack.take_leadership()
-        return GcRunner(self.stack.records(epoch, RULES.retention), self.stack.providers, RULES, epoch)
+        return GcRunner(
+            self.stack.leader_database(epoch, RULES.retention), self.stack.providers, RULES, epoch
+        )
 
 
 @pytest.fixture

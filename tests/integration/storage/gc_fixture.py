@@ -74,8 +74,8 @@ class GcFixture:
         """One cycle of a leader that has just taken over: it remembers only what is in the database."""
         epoch = await self.stack.take_leadership()
         providers = self.stack.providers if store is None else replace(self.stack.providers, archives=store)
-        records = self.stack.records(epoch, RULES.retention)
-        return await GcRunner(records, providers, RULES, epoch).tick(NOW + hours * HOUR)
+        database = self.stack.leader_database(epoch, RULES.retention)
+        return await GcRunner(database, providers, RULES, epoch).tick(NOW + hours * HOUR)
 
     async def fill_home(self, workspace_id: str) -> Path:
         volumes, key = self.stack.providers.volumes, (await self.stack.get(workspace_id)).home_store_key

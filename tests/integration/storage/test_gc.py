@@ -39,7 +39,7 @@ async def gc(request: pytest.FixtureRequest, database_url: str, redis_url: str) 
             yield GcFixture(stack, url, proxy)
 
 
-async def test_what_nothing_protects_goes_after_its_grace_and_the_rest_stays(gc: GcFixture) -> None:
+async def test_orphans_are_removed_after_their_grace_and_the_rest_stays(gc: GcFixture) -> None:
     living = await gc.archived("a5")
     stays = {
         "the archive of its workspace": archive_key(living, "a5"),
@@ -101,7 +101,7 @@ async def test_an_orphan_that_is_needed_again_begins_a_new_grace(gc: GcFixture) 
 
 
 @pytest.mark.parametrize("marker", [None, b"another-installation\n"])
-async def test_a_store_of_nobody_or_of_another_installation_is_left_alone(
+async def test_a_store_without_a_marker_or_of_another_installation_is_left_alone(
     gc: GcFixture, marker: bytes | None
 ) -> None:
     living = await gc.archived("a2")
@@ -137,7 +137,7 @@ async def test_more_than_a_tenth_orphaned_at_once_is_an_alarm(gc: GcFixture, orp
         assert len(gc.names()) == 40
 
 
-async def test_one_that_cannot_be_removed_does_not_stop_the_rest(gc: GcFixture) -> None:
+async def test_an_orphan_that_cannot_be_removed_does_not_stop_the_rest(gc: GcFixture) -> None:
     living = await gc.archived("a9")
     keys = [gc.put(living, f"a{number}") for number in range(3)]
 
@@ -197,10 +197,8 @@ async def test_a_database_that_cannot_be_read_ends_the_cycle_before_anything_is_
 async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(gc: GcFixture) -> None:
     workspace_id = await gc.workspace()
     await gc.fill_home(workspace_id)
-    place, key = (
-        gc.stack.providers.storage_location,
-        (await gc.stack.get(workspace_id)).home_store_key,
-    )
+    location = gc.stack.providers.storage_location
+    key = (await gc.stack.get(workspace_id)).home_store_key
     if gc.proxy is not None:
         gc.proxy.break_requests("parts", Fault.SLOW, "PUT", "partNumber")
     job = ArchiveJob(location, workspace_id, key, GENERATION, "a1", 1, reserve=0)
@@ -230,10 +228,8 @@ async def test_the_upload_of_a_living_job_stays_and_that_of_a_killed_one_goes(gc
 async def test_the_staging_directory_of_a_killed_restore_goes(gc: GcFixture) -> None:
     workspace_id = await gc.workspace()
     home = await gc.fill_home(workspace_id)
-    place, key = (
-        gc.stack.providers.storage_location,
-        (await gc.stack.get(workspace_id)).home_store_key,
-    )
+    location = gc.stack.providers.storage_location
+    key = (await gc.stack.get(workspace_id)).home_store_key
     await gc.run("op1", ArchiveJob(location, workspace_id, key, GENERATION, "a1", 1, reserve=0))
     await gc.run("op2", DeleteJob(location, workspace_id, key, GENERATION, 1))
     restore = RestoreJob(location, workspace_id, key, "op3", archive_key(workspace_id, "a1"), None, 1, 0)

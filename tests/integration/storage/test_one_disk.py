@@ -18,7 +18,7 @@ from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import has_result, read_ended, reserve_result_space
 from codehub.storage.jobs.spec import dump_spec
 from tests.integration.coordinator.conftest import LIMITS, CoordinatorStack, new_stack
-from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, storage_at, small_disk
+from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, small_disk, storage_at
 from tests.integration.storage.test_full_disk import fill
 from tests.trees import give_to_its_user, tree_hash
 
@@ -77,7 +77,7 @@ async def storage(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> StorageFixture
 
 
 @pytest.mark.parametrize("left", [HOME - 1, 0.1])
-async def test_a_full_disk_fails_archive_and_restore_and_more_room_lets_both_go_on(
+async def test_a_full_disk_fails_archive_and_restore_until_there_is_free_space(
     disk: Disk, storage: StorageFixture, left: float
 ) -> None:
     before = tree_hash(storage.home)
@@ -102,7 +102,7 @@ async def test_a_full_disk_fails_archive_and_restore_and_more_room_lets_both_go_
     assert tree_hash(storage.home) == before
 
 
-async def test_an_archive_ends_where_the_reserve_begins(disk: Disk, storage: StorageFixture) -> None:
+async def test_an_archive_fails_at_the_disk_reserve(disk: Disk, storage: StorageFixture) -> None:
     """There would be room for it: the database needs that."""
     before = tree_hash(storage.home)
     fact = await storage.run("archive", storage.archive_job(reserve=disk.free_bytes()))
@@ -113,7 +113,7 @@ async def test_an_archive_ends_where_the_reserve_begins(disk: Disk, storage: Sto
     await storage.done("again", storage.archive_job(reserve=disk.free_bytes() - (HOME + 1 << 20)))
 
 
-def test_a_job_that_ends_on_a_full_disk_has_said_why(disk: Disk, storage: StorageFixture) -> None:
+def test_a_job_that_ends_on_a_full_disk_reports_why(disk: Disk, storage: StorageFixture) -> None:
     disk.leave(1)
     directory = storage.root / "jobs" / "archive"
     directory.mkdir(parents=True)
@@ -126,7 +126,7 @@ def test_a_job_that_ends_on_a_full_disk_has_said_why(disk: Disk, storage: Storag
     assert "make room" in fact.message
 
 
-def test_room_for_a_result_is_not_a_result(tmp_path: Path) -> None:
+def test_space_reserved_for_a_result_is_not_a_result(tmp_path: Path) -> None:
     reserve_result_space(tmp_path)
     assert not has_result(tmp_path)
     assert read_ended(tmp_path).state is JobState.GONE
@@ -148,11 +148,11 @@ async def recovered(stack: CoordinatorStack, workspace_id: str, phase: Phase) ->
 
 
 async def in_error(stack: CoordinatorStack, workspace_id: str, desired: DesiredState) -> Workspace:
-    await stack.wish(workspace_id, desired)
+    await stack.set_desired_state(workspace_id, desired)
     return await stack.until(workspace_id, lambda w: w.phase is Phase.ERROR and w.operation is Operation.NONE)
 
 
-async def test_a_full_disk_is_told_to_the_owner_and_a_recovery_goes_on_once_there_is_room(
+async def test_a_full_disk_is_reported_to_the_owner_and_a_recovery_continues_with_free_space(
     disk: Disk, stack: CoordinatorStack
 ) -> None:
     await stack.start()
