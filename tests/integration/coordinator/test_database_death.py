@@ -21,7 +21,7 @@ def own_services() -> Iterator[Services]:
         yield running
 
 
-async def test_a_database_that_dies_costs_the_office_and_no_more(
+async def test_a_database_that_dies_ends_only_the_leadership_term(
     own_services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = await own_services.migrated_database()
