@@ -366,7 +366,7 @@ async def test_gc_removes_the_timelines_of_purged_workspaces_and_no_others(
     assert [len(await stack.timeline(each)) for each in (purged, in_trash, living)] == [0, 6, 6]
 
 
-async def test_a_slow_store_does_not_cost_the_leader_its_office(stack: CoordinatorStack) -> None:
+async def test_a_slow_store_does_not_end_the_leadership_term(stack: CoordinatorStack) -> None:
     await stack.start()
     workspace_id = await stack.create(DesiredState.ARCHIVED)
     await stack.until_phase(workspace_id, Phase.ARCHIVED)
