@@ -225,7 +225,7 @@ async def test_an_archive_that_waits_its_turn_does_not_time_out(
     assert (archived.phase, archived.error_count) == (Phase.ARCHIVED, 0)
 
 
-async def test_a_job_that_an_earlier_leader_starts_late_is_nobodys_failure(
+async def test_a_job_that_an_earlier_leader_starts_late_is_no_failure(
     stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, late = LocalJobs.start, [True]
