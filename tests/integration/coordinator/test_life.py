@@ -345,7 +345,7 @@ async def test_a_disk_that_takes_no_more_ends_in_an_error_that_names_it(stack: C
     assert "directory" in (ended.error_message or "")
 
 
-async def test_a_lost_home_is_never_papered_over(stack: CoordinatorStack) -> None:
+async def test_a_lost_home_is_never_replaced_silently(stack: CoordinatorStack) -> None:
     await stack.start()
     workspace_id = await stack.create()
     await stack.until_phase(workspace_id, Phase.RUNNING)
