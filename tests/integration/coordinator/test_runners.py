@@ -96,7 +96,7 @@ def gc_runner(stack: CoordinatorStack, epoch: int, providers: Providers | None =
     return GcRunner(leader_database_of(stack, epoch), providers or stack.providers, RULES, epoch)
 
 
-async def test_an_idle_workspace_stands_by_then_archives_itself(stack: CoordinatorStack) -> None:
+async def test_an_idle_workspace_is_stopped_and_then_archived(stack: CoordinatorStack) -> None:
     await stack.start(stack.with_settings(ttl_standby_seconds=2, ttl_archive_seconds=1))
     workspace_id = await stack.create()
     await stack.until_phase(workspace_id, Phase.ARCHIVED)
