@@ -105,7 +105,7 @@ async def test_an_idle_workspace_is_stopped_and_then_archived(stack: Coordinator
     assert [step for line in entries for step in steps if line.startswith(step)] == list(steps), entries
 
 
-async def test_activity_and_keep_until_hold_a_ttl_off(stack: CoordinatorStack, redis: Redis) -> None:
+async def test_activity_and_keep_until_delay_a_ttl(stack: CoordinatorStack, redis: Redis) -> None:
     workspace_id, epoch = await running_without_a_leader(stack)
     later = datetime.now(UTC) + HOUR
 
