@@ -130,7 +130,7 @@ async def test_unreadable_activity_is_unknown_not_idle(stack: CoordinatorStack) 
     assert (await stack.get(workspace_id)).desired_state is DesiredState.RUNNING
 
 
-async def test_a_redis_that_was_away_for_long_makes_nobody_idle(
+async def test_a_long_redis_outage_makes_no_workspace_idle(
     stack: CoordinatorStack, redis: Redis
 ) -> None:
     """Its empty set is read before the gateways have handed over what they saw meanwhile."""
