@@ -167,7 +167,7 @@ async def test_a_gateway_that_is_lost_is_not_waited_for_and_every_clock_restarts
     assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_a_flush_that_redis_has_lost_makes_nobody_idle(stack: CoordinatorStack, redis: Redis) -> None:
+async def test_a_flush_that_redis_has_lost_makes_no_workspace_idle(stack: CoordinatorStack, redis: Redis) -> None:
     """It took the use and the report followed; then it came back empty."""
     workspace_id, epoch = await running_without_a_leader(stack)
     later = datetime.now(UTC) + HOUR
