@@ -150,7 +150,7 @@ async def test_a_long_redis_outage_makes_no_workspace_idle(
     assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_a_gateway_that_is_lost_is_not_waited_for_and_every_clock_restarts(
+async def test_a_lost_gateway_delays_nothing_and_every_idle_time_restarts(
     stack: CoordinatorStack, redis: Redis
 ) -> None:
     workspace_id, epoch = await running_without_a_leader(stack)
