@@ -188,7 +188,7 @@ async def test_a_flush_that_redis_has_lost_makes_no_workspace_idle(stack: Coordi
     assert await is_wished(stack, workspace_id, DesiredState.STANDBY)
 
 
-async def test_a_gateway_that_ended_beside_another_restarts_no_clock(
+async def test_a_stopped_gateway_beside_another_restarts_no_idle_time(
     stack: CoordinatorStack, redis: Redis
 ) -> None:
     workspace_id, epoch = await running_without_a_leader(stack)
