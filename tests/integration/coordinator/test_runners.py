@@ -201,7 +201,7 @@ async def test_a_stopped_gateway_beside_another_restarts_no_idle_time(
     assert (await ActivityLog(redis).read()).flushes == {}
 
 
-async def test_a_last_flush_that_redis_has_lost_restarts_every_clock(
+async def test_a_last_flush_that_redis_has_lost_restarts_every_idle_time(
     stack: CoordinatorStack, redis: Redis
 ) -> None:
     workspace_id, epoch = await running_without_a_leader(stack)
