@@ -214,7 +214,7 @@ async def test_a_last_flush_that_redis_has_lost_restarts_every_idle_time(
     assert await known_gateways(stack) == {"gateway-2"}
 
 
-async def test_nobody_stands_by_while_no_gateway_runs_until_the_last_one_is_lost(
+async def test_no_workspace_is_stopped_without_a_gateway_until_the_last_one_is_lost(
     stack: CoordinatorStack, redis: Redis
 ) -> None:
     workspace_id, epoch = await running_without_a_leader(stack)
