@@ -232,7 +232,7 @@ async def test_no_workspace_is_stopped_without_a_gateway_until_the_last_one_is_l
     assert await is_wished(stack, workspace_id, DesiredState.STANDBY)
 
 
-async def test_a_start_that_took_longer_than_the_ttl_is_used_before_it_is_idle(
+async def test_idle_time_starts_after_a_start_that_took_longer_than_the_ttl(
     stack: CoordinatorStack, redis: Redis
 ) -> None:
     workspace_id, epoch = await running_without_a_leader(stack)
