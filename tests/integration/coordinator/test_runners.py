@@ -246,7 +246,7 @@ async def test_idle_time_starts_after_a_start_that_took_longer_than_the_ttl(
     assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_a_redis_that_hangs_is_given_up(
+async def test_a_redis_that_hangs_times_out(
     stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_backend, "REDIS_TIMEOUT", 0.2)
