@@ -427,7 +427,7 @@ async def test_the_trash_is_purged_after_its_retention_and_not_before(stack: Coo
     assert await stack.providers.archives.list() == []
 
 
-async def test_leftovers_beside_a_home_go_after_their_grace_and_the_home_stays(
+async def test_leftovers_beside_a_home_are_removed_after_their_grace(
     stack: CoordinatorStack,
 ) -> None:
     await stack.start()
