@@ -454,7 +454,7 @@ async def test_leftovers_beside_a_home_are_removed_after_their_grace(
     assert (home / "work").read_text() == "precious"
 
 
-async def test_what_a_killed_starter_has_left_of_a_job_goes(stack: CoordinatorStack) -> None:
+async def test_the_remains_of_a_job_whose_starter_was_killed_are_removed(stack: CoordinatorStack) -> None:
     """Nobody starts it again: its home has been cleared by another."""
     jobs = stack.settings.data_dir / "jobs"
     for name in ("w1-clear", "w2-clear", "w3-clear", "lost+found", "notes"):
