@@ -472,7 +472,7 @@ async def test_the_remains_of_a_job_whose_starter_was_killed_are_removed(stack: 
     assert {path.name for path in jobs.iterdir()} == {"lost+found", "notes", "a-file"}
 
 
-async def test_homes_of_unknown_workspaces_are_quarantined_and_those_of_purged_ones_go(
+async def test_homes_of_unknown_workspaces_are_kept_and_those_of_purged_ones_removed(
     stack: CoordinatorStack,
 ) -> None:
     await stack.start()
