@@ -63,7 +63,7 @@ async def running(runtime: Runtime) -> set[str]:
     return {name for name in await runtime.observe() if (await runtime.status(name)).running}
 
 
-async def test_a_container_without_a_row_goes_after_its_grace_and_nobody_elses(fixture: StrayFixture) -> None:
+async def test_only_our_container_without_a_row_is_removed_after_its_grace(fixture: StrayFixture) -> None:
     stack, ours = fixture.stack, fixture.stack.providers.runtime
     await stack.start()
     known = await stack.create()
