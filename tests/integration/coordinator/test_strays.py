@@ -81,7 +81,7 @@ async def test_only_our_container_without_a_row_is_removed_after_its_grace(fixtu
     assert await running(fixture.elsewhere) == {STRAY}
 
 
-async def test_the_grace_begins_anew_for_a_container_that_was_gone_meanwhile(fixture: StrayFixture) -> None:
+async def test_the_grace_restarts_for_a_container_that_was_gone_meanwhile(fixture: StrayFixture) -> None:
     ours, home = fixture.stack.providers.runtime, fixture.stack.settings.data_dir.with_suffix(".home")
     runner = await fixture.runner()
     first_seen = datetime.now(UTC)
