@@ -159,7 +159,7 @@ class HangingStore(ArchiveStore):
         await super().check()
 
 
-async def test_a_store_that_hangs_delays_no_other_check_and_is_not_asked_twice(
+async def test_a_store_that_hangs_delays_no_other_check_and_is_checked_once(
     stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health_runner, "CHECK_TIMEOUT", 0.3)
