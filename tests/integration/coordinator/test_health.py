@@ -74,7 +74,7 @@ async def test_a_root_of_homes_without_its_marker_degrades_and_turns_back(stack:
     await until_degraded(stack)
 
 
-async def test_an_alarm_of_gc_stands_until_a_cycle_without_one(stack: CoordinatorStack) -> None:
+async def test_a_gc_alarm_stays_until_a_cycle_without_one(stack: CoordinatorStack) -> None:
     """An archive that no workspace of this database ever made: the database may be the wrong one."""
     place = stack.settings.data_dir / "archives" / WORKSPACE / ARCHIVE
     place.mkdir(parents=True)
