@@ -115,7 +115,7 @@ async def test_a_restore_waits_for_room_and_goes_on(disk: Disk, stack: Coordinat
     await stack.until_phase(workspace_id, Phase.RUNNING)
 
 
-async def test_a_start_that_waits_too_long_gives_its_wish_back_without_an_error(
+async def test_a_start_that_waits_too_long_is_given_up_without_an_error(
     disk: Disk, stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it waits it cannot be archived, which is what would make room."""
