@@ -330,7 +330,7 @@ async def test_an_unknown_image_says_which_are_offered(stack: CoordinatorStack) 
     assert "tiny" in (ended.error_message or "")
 
 
-async def test_a_disk_that_takes_no_more_ends_in_an_error_that_names_it(stack: CoordinatorStack) -> None:
+async def test_a_failing_disk_ends_in_an_error_that_names_it(stack: CoordinatorStack) -> None:
     await stack.start()
     workspace_id = await stack.create(DesiredState.STANDBY)
     await stack.until_phase(workspace_id, Phase.STANDBY)
