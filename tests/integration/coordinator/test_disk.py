@@ -183,7 +183,7 @@ def runner(stack: CoordinatorStack, epoch: int, volumes: LocalVolumes | None = N
     )
 
 
-async def test_a_disk_that_is_not_mounted_stops_nobody(disk: Disk, stack: CoordinatorStack) -> None:
+async def test_a_disk_that_is_not_mounted_stops_no_workspace(disk: Disk, stack: CoordinatorStack) -> None:
     await start(stack)
     hog = await running(stack, 20)
     epoch = await stack.take_leadership()
