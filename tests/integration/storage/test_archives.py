@@ -138,7 +138,9 @@ async def test_a_meta_without_its_object_is_not_an_archive(
     assert not listed.complete
 
 
-async def test_a_malformed_meta_is_corruption(archives: Archives, store: ArchiveStore, backing: StoreFixture) -> None:
+async def test_a_malformed_meta_is_corruption(
+    archives: Archives, store: ArchiveStore, backing: StoreFixture
+) -> None:
     put(archives, "w1", "a1")
     good = backing.read("w1/a1/.meta") or b""
     for bad in (
@@ -215,7 +217,7 @@ async def test_a_listing_shows_complete_unfinished_and_abandoned_archives(
     }
 
 
-async def test_removing_takes_everything_of_one_archive_and_nothing_else(
+async def test_remove_removes_everything_of_one_archive_and_nothing_else(
     archives: Archives, store: ArchiveStore, backing: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
@@ -240,7 +242,9 @@ async def test_a_removal_that_was_cut_short_leaves_an_unfinished_archive(
     assert await store.list() == []
 
 
-async def test_a_store_that_is_not_there_or_not_ours_is_unknown(archives: Archives, backing: StoreFixture) -> None:
+async def test_a_store_that_is_not_there_or_not_ours_is_unknown(
+    archives: Archives, backing: StoreFixture
+) -> None:
     put(archives, "w1", "a1")
     for url, owner in [(backing.other().url, "installation-1"), (backing.url, "installation-2")]:
         store = ArchiveStore(url, owner)

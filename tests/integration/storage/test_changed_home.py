@@ -59,13 +59,13 @@ async def test_a_change_since_the_archive_was_begun_keeps_the_home(
     assert tree_hash(storage.home) == before
 
 
-async def test_a_home_that_was_only_read_since_is_removed(storage: StorageFixture, archived_since: float) -> None:
+async def test_a_home_that_was_only_read_is_removed(storage: StorageFixture, archived_since: float) -> None:
     assert tree_hash(storage.home)
     await storage.done("delete", storage.delete_job(unchanged_since=archived_since))
     assert await storage.volumes.status(KEY) is None
 
 
-async def test_what_was_changed_before_the_clock_was_put_back_is_no_change(
+async def test_a_change_before_the_clock_was_set_back_does_not_count(
     storage: StorageFixture, archived_since: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: archived_since - 60)
@@ -75,7 +75,7 @@ async def test_what_was_changed_before_the_clock_was_put_back_is_no_change(
         check_unchanged(storage.home, archived_since - 120, [])
 
 
-async def test_a_home_that_cannot_be_looked_at_stays(storage: StorageFixture, archived_since: float) -> None:
+async def test_a_home_that_cannot_be_read_stays(storage: StorageFixture, archived_since: float) -> None:
     """A number that `find` does not understand stands for any trouble of its."""
     fact = await storage.run("delete", storage.delete_job(unchanged_since=float("nan")))
     assert (fact.state, fact.outdated) == (JobState.FAILED, False)

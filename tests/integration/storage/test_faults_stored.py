@@ -151,7 +151,9 @@ class ArchivedHome:
 
 
 @pytest.fixture(scope="module")
-def archived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchivedHome]:
+def archived(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ArchivedHome]:
     storage = storage_at(tmp_path_factory.mktemp("stored"))
     with pytest.MonkeyPatch.context() as monkeypatch:
         if request.param == "s3":
@@ -170,7 +172,9 @@ def archived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     ],
     indirect=["archived"],
 )
-def test_a_spoiled_archive_is_refused_and_a_mended_one_is_restored(archived: ArchivedHome, name: str) -> None:
+def test_a_corrupted_archive_is_refused_and_a_repaired_one_is_restored(
+    archived: ArchivedHome, name: str
+) -> None:
     case, storage = CASES[name], archived.storage
     committed = None if name in HOSTILE else archived.sha256
     case.spoil(archived.archive)

@@ -12,7 +12,7 @@ import pytest
 
 from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.spec import JobSpec, dump_spec
-from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, storage_at, small_disk
+from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, small_disk, storage_at
 from tests.selection import EVERYTHING
 from tests.services import short_temp_dir
 from tests.trees import (
@@ -94,7 +94,7 @@ def open_with_plain_tools(archive: Path, target: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as an ordinary user already")
-async def test_an_ordinary_user_keeps_what_is_ones_own(nobodys_site: StorageFixture) -> None:
+async def test_an_ordinary_users_home_comes_back(nobodys_site: StorageFixture) -> None:
     storage = nobodys_site
     as_nobody("-c", "import sys, tests.trees as t; t.make_tree(t.Path(sys.argv[1]), 12)", storage.home)
     as_nobody(

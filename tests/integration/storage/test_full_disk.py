@@ -6,7 +6,7 @@ from pathlib import Path
 
 from codehub.domain.observation import JobState, VolumeFact
 from codehub.domain.states import ErrorReason
-from tests.integration.storage.conftest import FIRST, KEY, storage_at, small_disk
+from tests.integration.storage.conftest import FIRST, KEY, small_disk, storage_at
 from tests.trees import tree_hash
 
 
@@ -15,7 +15,7 @@ def fill(home: Path, megabytes: int) -> None:
         (home / f"{number}").write_bytes(os.urandom(1 << 20))
 
 
-async def test_a_restore_onto_a_full_disk_leaves_no_volume_and_works_with_more_room(tmp_path: Path) -> None:
+async def test_a_restore_onto_a_full_disk_leaves_no_volume_and_works_with_free_space(tmp_path: Path) -> None:
     big = storage_at(tmp_path)
     await big.initialise()
     await big.volumes.provision(KEY, FIRST, epoch=1, uid=None)

@@ -73,7 +73,7 @@ async def test_an_object_without_meta_is_overwritten(storage: StorageFixture) ->
 
 
 @on_both_stores
-async def test_an_archive_that_lost_its_object_is_made_anew(storage: StorageFixture) -> None:
+async def test_an_archive_that_lost_its_object_is_made_again(storage: StorageFixture) -> None:
     await storage.make_home()
     await storage.done("archive", storage.archive_job())
     stored = storage.archives_root / "w1/a1/home.tar.zst"
@@ -85,7 +85,9 @@ async def test_an_archive_that_lost_its_object_is_made_anew(storage: StorageFixt
 
 @on_both_stores
 @pytest.mark.parametrize("meta", [b"", b"sha256:"], ids=["empty", "cut"])
-async def test_a_meta_that_a_power_cut_has_spoiled_is_written_again(storage: StorageFixture, meta: bytes) -> None:
+async def test_a_meta_that_a_power_cut_has_damaged_is_written_again(
+    storage: StorageFixture, meta: bytes
+) -> None:
     await storage.make_home()
     place = storage.archives_root / "w1/a1"
     place.mkdir(parents=True)
@@ -112,7 +114,7 @@ async def test_a_restore_that_would_use_up_the_reserve_is_refused(storage: Stora
     assert tree_hash(storage.home) == before
 
 
-async def test_what_is_left_out_is_told(storage: StorageFixture) -> None:
+async def test_what_is_left_out_is_reported(storage: StorageFixture) -> None:
     await storage.make_home()
     os.mkfifo(storage.home / "pipe")
     fact = await storage.done("archive", storage.archive_job())
@@ -121,7 +123,9 @@ async def test_what_is_left_out_is_told(storage: StorageFixture) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
-async def test_a_restored_home_belongs_to_its_user_and_what_did_not_is_told(storage: StorageFixture) -> None:
+async def test_a_restored_home_belongs_to_its_user_and_foreign_entries_are_reported(
+    storage: StorageFixture,
+) -> None:
     await storage.make_home()
     before = {path.relative_to(storage.home) for path in storage.home.rglob("*")}
     await storage.done("archive", storage.archive_job())
@@ -133,7 +137,7 @@ async def test_a_restored_home_belongs_to_its_user_and_what_did_not_is_told(stor
     assert "of other users to the workspace's user" in fact.changed and fact.changed in fact.message
 
 
-async def test_what_is_left_out_is_told_by_the_attempt_that_finds_the_archive_complete(
+async def test_what_is_left_out_is_reported_by_the_attempt_that_finds_the_archive_complete(
     storage: StorageFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit reached the store, and its answer was lost."""
@@ -233,7 +237,7 @@ async def test_a_clear_removes_what_it_names_and_nothing_else(storage: StorageFi
     assert tree_hash(storage.home) == before
 
 
-async def test_a_home_without_a_marker_is_deleted_only_when_that_is_meant(storage: StorageFixture) -> None:
+async def test_a_home_without_a_marker_is_deleted_only_on_request(storage: StorageFixture) -> None:
     await storage.make_home()
     unmarked = storage.delete_job(None)
     assert (await storage.run("marked", unmarked)).state == JobState.FAILED
@@ -242,7 +246,7 @@ async def test_a_home_without_a_marker_is_deleted_only_when_that_is_meant(storag
     assert storage.beside_home() == {".lock", ".fence"}
 
 
-async def test_a_delete_copes_with_very_deep_homes(storage: StorageFixture) -> None:
+async def test_a_delete_removes_very_deep_homes(storage: StorageFixture) -> None:
     await storage.volumes.provision(KEY, FIRST, epoch=1, uid=None)
     directory = os.open(storage.home, os.O_RDONLY)
     for _ in range(3000):
@@ -255,7 +259,7 @@ async def test_a_delete_copes_with_very_deep_homes(storage: StorageFixture) -> N
     assert storage.beside_home() == {".lock", ".fence"}
 
 
-async def test_a_delete_copes_with_folders_without_permissions(storage: StorageFixture) -> None:
+async def test_a_delete_removes_directories_without_permissions(storage: StorageFixture) -> None:
     await storage.volumes.provision(KEY, FIRST, epoch=1, uid=None)
     (storage.home / "outer" / "inner").mkdir(parents=True)
     (storage.home / "outer" / "inner" / "file").write_text("x")
@@ -300,7 +304,9 @@ async def test_a_restore_leaves_a_ready_home_alone(storage: StorageFixture) -> N
     assert await storage.volumes.status(KEY) == VolumeFact(FIRST)
 
 
-async def test_a_restore_keeps_an_unmarked_home_aside_and_removes_dead_attempts(storage: StorageFixture) -> None:
+async def test_a_restore_keeps_an_unmarked_home_aside_and_removes_dead_attempts(
+    storage: StorageFixture,
+) -> None:
     await storage.done("empty", storage.empty_archive_job())
     storage.home.mkdir()
     (storage.home / "work").write_text("nobody knows")
@@ -313,7 +319,9 @@ async def test_a_restore_keeps_an_unmarked_home_aside_and_removes_dead_attempts(
 
 @on_both_stores
 @pytest.mark.parametrize("missing", ["home.tar.zst", ".meta"])
-async def test_a_missing_archive_is_data_lost_and_an_unmarked_home_stays(storage: StorageFixture, missing: str) -> None:
+async def test_a_missing_archive_is_data_lost_and_an_unmarked_home_stays(
+    storage: StorageFixture, missing: str
+) -> None:
     await storage.done("empty", storage.empty_archive_job())
     (storage.archives_root / "w1/a1" / missing).unlink()
     storage.home.mkdir()
@@ -324,7 +332,9 @@ async def test_a_missing_archive_is_data_lost_and_an_unmarked_home_stays(storage
 
 
 @on_both_stores
-async def test_a_corrupted_archive_is_said_so_and_leaves_the_volume_untouched(storage: StorageFixture) -> None:
+async def test_a_corrupted_archive_is_reported_and_leaves_the_volume_untouched(
+    storage: StorageFixture,
+) -> None:
     await archive_and_spoil(storage)
     fact = await storage.run("restore", storage.restore_job())
     assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ArchiveCorrupted)
@@ -404,7 +414,7 @@ def flip_a_bit(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("spoil", [flip_a_bit, lambda data: data[:-1], lambda data: data + b"\0"])
-async def test_what_a_disk_has_kept_differently_is_not_committed(
+async def test_an_archive_that_reads_back_differently_is_not_committed(
     storage: StorageFixture, spoil: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await storage.make_home()

@@ -51,7 +51,7 @@ async def test_a_job_that_never_gets_its_home_fails(storage: StorageFixture) -> 
     assert "a storage job is working" in fact.message
 
 
-async def test_archives_wait_their_turn_and_nothing_waits_for_them(storage: StorageFixture) -> None:
+async def test_archives_above_the_limit_wait_and_other_jobs_do_not(storage: StorageFixture) -> None:
     await storage.make_home()
     jobs = LocalJobs(storage.root / "jobs", archives_at_once=1)
     async with storage.volumes.hold(KEY, epoch=1):
@@ -81,7 +81,7 @@ async def test_many_starters_start_one_job(storage: StorageFixture) -> None:
     assert _processes(storage.root / "jobs" / "archive") == []
 
 
-async def test_a_job_survives_its_starter_and_keeps_nothing_of_it(storage: StorageFixture) -> None:
+async def test_a_job_outlives_its_starter_and_gets_no_secrets(storage: StorageFixture) -> None:
     await storage.make_home()
     script = (
         "import asyncio, os, signal, sys\n"
@@ -116,7 +116,7 @@ async def test_an_ended_job_leaves_no_zombie(storage: StorageFixture) -> None:
 
 
 @pytest.mark.parametrize("left", [b"", b'{"bytes": 1', b"\0\0\0\0", b"[]", b'{"unknown": 1}'])
-async def test_progress_that_a_power_cut_has_spoiled_is_none(storage: StorageFixture, left: bytes) -> None:
+async def test_damaged_progress_counts_as_none(storage: StorageFixture, left: bytes) -> None:
     await storage.done("empty", storage.empty_archive_job())
     (storage.root / "jobs/empty/progress.json").write_bytes(left)
     fact = await storage.jobs.status("empty")
@@ -124,7 +124,7 @@ async def test_progress_that_a_power_cut_has_spoiled_is_none(storage: StorageFix
     assert (fact.state, fact.progress) == (JobState.SUCCEEDED, None)
 
 
-async def test_reading_an_archive_back_is_progress_too(storage: StorageFixture) -> None:
+async def test_reading_an_archive_back_reports_progress(storage: StorageFixture) -> None:
     """So that the time-out of a huge home is not counted while its archive is verified."""
     await storage.make_home()
     (storage.home / "big").write_bytes(os.urandom(20 << 20))
@@ -134,7 +134,9 @@ async def test_reading_an_archive_back_is_progress_too(storage: StorageFixture) 
         def progress(self, done: int, files: int) -> None:
             told.append(done)
 
-    done = await asyncio.to_thread(run_job, storage.archive_job(), JobContext(RecordingReporter(storage.root), storage.root))
+    done = await asyncio.to_thread(
+        run_job, storage.archive_job(), JobContext(RecordingReporter(storage.root), storage.root)
+    )
     assert done.archive is not None
     assert len([bytes_ for bytes_ in told if bytes_ > done.archive.unpacked]) >= 2
     assert told[-1] == done.archive.unpacked + done.archive.bytes
@@ -142,7 +144,7 @@ async def test_reading_an_archive_back_is_progress_too(storage: StorageFixture) 
 
 
 @on_both_stores
-async def test_progress_is_told_while_a_job_runs(storage: StorageFixture) -> None:
+async def test_progress_is_reported_while_a_job_runs(storage: StorageFixture) -> None:
     await storage.make_home()
     fact = await storage.done("archive", storage.archive_job())
     assert fact.progress is not None
@@ -156,11 +158,16 @@ async def test_progress_is_told_while_a_job_runs(storage: StorageFixture) -> Non
 
 
 async def test_specs_survive_a_round_trip(storage: StorageFixture) -> None:
-    for spec in (storage.archive_job(), storage.empty_archive_job(), storage.restore_job(), storage.delete_job()):
+    for spec in (
+        storage.archive_job(),
+        storage.empty_archive_job(),
+        storage.restore_job(),
+        storage.delete_job(),
+    ):
         assert load_spec(dump_spec(spec)) == spec
 
 
-async def test_a_spec_that_cannot_be_read_is_a_failure_not_a_riddle(storage: StorageFixture) -> None:
+async def test_a_spec_that_cannot_be_read_is_a_failure_with_a_reason(storage: StorageFixture) -> None:
     directory = storage.root / "jobs" / "broken"
     directory.mkdir(parents=True)
     (directory / "spec.json").write_text("{")

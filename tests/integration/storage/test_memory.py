@@ -54,7 +54,9 @@ def fill(home: Path) -> None:
 
 
 @pytest.fixture
-def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageFixture]:
+def storage(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StorageFixture]:
     storage = storage_at(tmp_path)
     if request.param == "s3":
         use(request.getfixturevalue("s3_server").environment(), monkeypatch)
@@ -108,7 +110,7 @@ def test_archive_and_restore_stay_small(storage: StorageFixture, change: str) ->
 
 @pytest.mark.full
 @pytest.mark.parametrize("storage", ["directory"], indirect=True)
-def test_jobs_that_keep_what_passes_are_seen(storage: StorageFixture) -> None:
+def test_the_memory_test_detects_a_job_that_keeps_what_it_reads(storage: StorageFixture) -> None:
     archive, restore = peaks(storage, KEEPS_WHAT_PASSES)
     assert archive > LIMIT_MEGABYTES
     assert restore > LIMIT_MEGABYTES

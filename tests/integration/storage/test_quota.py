@@ -52,7 +52,7 @@ def write(home: Path, uid: int, megabytes: int) -> tuple[int, int]:
     return int(written), int(number)
 
 
-def test_a_user_gets_edquot_at_the_quota_and_others_write_on(disk: Path) -> None:
+def test_a_user_gets_edquot_at_the_quota_and_others_can_write(disk: Path) -> None:
     assert quota_state(disk) is QuotaState.ENFORCED
     one, other = home_of(disk, ONE), home_of(disk, OTHER)
     assert set_quota(disk, ONE, QUOTA) == QUOTA
@@ -84,7 +84,7 @@ def test_a_full_home_gets_headroom_for_its_next_start_and_no_quota_frees_it(disk
     assert write(home, ONE, 120) == (120, 0)
 
 
-async def test_a_restore_is_not_held_up_by_a_quota_below_the_size_of_the_home(disk: Path) -> None:
+async def test_a_quota_below_the_size_of_the_home_does_not_fail_a_restore(disk: Path) -> None:
     storage = storage_at(disk)
     await storage.initialise()
     await storage.volumes.provision(KEY, FIRST, epoch=1, uid=ONE)

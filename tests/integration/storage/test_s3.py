@@ -41,7 +41,7 @@ async def test_a_home_goes_to_a_service_and_comes_back(storage: StorageFixture, 
     assert await storage.store.list() == []
 
 
-async def test_a_service_keeps_no_reserve_of_a_disk_of_ours(storage: StorageFixture, s3_url: str) -> None:
+async def test_a_service_has_no_disk_reserve(storage: StorageFixture, s3_url: str) -> None:
     storage.location = replace(storage.location, archive_url=s3_url)
     await storage.store.initialise()
     await storage.make_home()
@@ -50,7 +50,7 @@ async def test_a_service_keeps_no_reserve_of_a_disk_of_ours(storage: StorageFixt
 
 
 @pytest.mark.parametrize("has_credentials", [True, False])
-async def test_who_cannot_list_unfinished_uploads_knows_it(
+async def test_missing_permission_to_list_uploads_is_detected(
     s3_url: str, monkeypatch: pytest.MonkeyPatch, has_credentials: bool
 ) -> None:
     """The doctor tells it, and a lifecycle rule has to do what GC cannot."""

@@ -46,7 +46,7 @@ def said(tmp_path: Path) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("step", [700, 4096, 4608, 5000, 100_000, 1 << 20])
-def test_what_is_made_is_what_a_restore_counts_however_it_is_cut(said: bytes, step: int) -> None:
+def test_the_filter_passes_on_what_a_restore_counts_at_any_chunk_size(said: bytes, step: int) -> None:
     making = ArchiveFilter()
     made = fed(making, said, step)
     check = RestoreCheck(making.entries)
@@ -57,7 +57,7 @@ def test_what_is_made_is_what_a_restore_counts_however_it_is_cut(said: bytes, st
 
 
 @pytest.mark.parametrize("step", [700, 1 << 20])
-def test_a_quick_look_sees_what_a_close_look_sees(said: bytes, step: int) -> None:
+def test_skimming_headers_gives_the_same_result_as_parsing_them(said: bytes, step: int) -> None:
     quick, close = ArchiveFilter(), NeverSkimming()
     assert fed(quick, said, step) == fed(close, said, step)
     assert (quick.entries, quick.bytes, quick.holes) == (close.entries, close.bytes, close.holes)
@@ -104,6 +104,6 @@ NOT_TO_BE_RESTORED = {
 
 
 @pytest.mark.parametrize("name", NOT_TO_BE_RESTORED)
-def test_a_stream_that_a_restore_would_refuse_is_not_made(name: str) -> None:
+def test_a_stream_that_a_restore_would_reject_fails_the_archive(name: str) -> None:
     with pytest.raises(CorruptedArchive):
         fed(ArchiveFilter(), NOT_TO_BE_RESTORED[name], 1 << 20)

@@ -14,7 +14,7 @@ SHA = "ab" * 32
 GIGABYTE = 1 << 30
 
 
-async def test_an_upload_that_ends_while_the_store_is_listed_is_no_trouble(tmp_path: Path) -> None:
+async def test_an_upload_that_ends_during_a_listing_does_not_fail_it(tmp_path: Path) -> None:
     root = tmp_path / "the archives"
     Archives(f"file://{root}", "installation-1").initialise()
     store = ArchiveStore(f"file://{str(root).replace(' ', '%20')}", "installation-1")

@@ -25,7 +25,7 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     answers.set()
 
 
-async def test_a_look_ends_and_others_are_not_begun_until_it_comes_back(
+async def test_a_lookup_times_out_and_no_other_starts_until_it_returns(
     tmp_path: Path, hung: threading.Event
 ) -> None:
     store = ArchiveStore(f"file://{tmp_path}/archives", "installation-1", lookup_timeout=0.05)

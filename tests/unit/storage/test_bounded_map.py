@@ -15,7 +15,7 @@ def key(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("in_memory", [0, 3, 100])
-def test_it_answers_like_a_dict_wherever_it_keeps_things(in_memory: int) -> None:
+def test_the_map_behaves_like_a_dict_in_memory_and_in_a_file(in_memory: int) -> None:
     seen = BoundedMap(in_memory)
     assert all(seen.add(key(number), number % 5) for number in range(20))
     assert not any(seen.add(key(number), 9) for number in range(20))
@@ -23,7 +23,7 @@ def test_it_answers_like_a_dict_wherever_it_keeps_things(in_memory: int) -> None
     assert seen.get(key(20)) is None
 
 
-def test_what_it_holds_takes_no_memory_past_its_bound() -> None:
+def test_memory_is_bounded() -> None:
     seen = BoundedMap(in_memory=100)
     tracemalloc.start()
     try:

@@ -64,7 +64,7 @@ def test_on_however_many_cores(
     assert snapshot(tmp_path / "restored") == snapshot(home)
 
 
-def test_what_a_directory_would_hand_down_stays_its_own(tmp_path: Path) -> None:
+def test_restored_files_inherit_nothing_from_a_default_acl(tmp_path: Path) -> None:
     """Files from before a default ACL have none, whoever unpacks them, and however far the others are."""
     home = tmp_path / "home"
     home.mkdir()
@@ -81,7 +81,7 @@ def test_what_a_directory_would_hand_down_stays_its_own(tmp_path: Path) -> None:
     assert snapshot(tmp_path / "restored") == snapshot(home)
 
 
-def test_a_directory_hands_its_setgid_bit_to_nobody(tmp_path: Path) -> None:
+def test_restored_directories_inherit_no_setgid_bit(tmp_path: Path) -> None:
     """One tar completes it while the other still makes directories there."""
     parent = tmp_path / "home" / "shared"
     parent.mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_a_directory_hands_its_setgid_bit_to_nobody(tmp_path: Path) -> None:
     assert snapshot(tmp_path / "restored") == snapshot(tmp_path / "home")
 
 
-def test_content_stays_content_whatever_its_name(tmp_path: Path) -> None:
+def test_content_is_never_read_as_headers_whatever_the_name(tmp_path: Path) -> None:
     """A tar that drops a character of its name takes this file for a directory, and its content for more."""
     (tmp_path / "home" / "d").mkdir(parents=True)
     content = stream(entry("./planted", content=b"as root", mode=0o4755), end=b"")
@@ -231,7 +231,7 @@ def make_deep_file(home: Path, length: int, kind: str) -> None:
             os.setxattr(file, "user.colour", b"red")
 
 
-def test_a_name_that_is_the_digest_of_another_is_another(tmp_path: Path) -> None:
+def test_a_name_that_is_the_digest_of_another_name_is_not_a_duplicate(tmp_path: Path) -> None:
     """Names of a certain length are remembered by their digests."""
     names = (f"{number:040}".encode() for number in range(1000))
     long, short = next((name, digest(name)) for name in names if not set(digest(name)) & set(b"/\0"))
@@ -280,7 +280,7 @@ def test_very_many_names_of_what_is_left_out_take_little_memory(tmp_path: Path) 
     assert len(packing.left_out.sentence()) < 600
 
 
-def test_a_home_of_sockets_without_end_is_refused(tmp_path: Path) -> None:
+def test_a_home_with_too_many_sockets_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "home" / "/".join(["n" * 200] * 15)
     folder.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -362,7 +362,7 @@ def test_an_archive_that_is_not_as_declared_is_refused(home: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("size", [5000, 1 << 20, 2 << 20])
 @pytest.mark.parametrize("behind", [b"x", frame(b"x"), frame(b""), frame(bytes(1 << 20)), SKIPPABLE])
-def test_nothing_may_stand_behind_the_frame(behind: bytes, size: int, tmp_path: Path) -> None:
+def test_data_after_the_frame_is_refused(behind: bytes, size: int, tmp_path: Path) -> None:
     """Though the checksum and the sizes are those of the whole."""
     tar = stream(HOME, entry("./f", content=bytes(size - 4 * 512)))
     for data, refused in ((frame(tar), False), (frame(tar) + behind, True)):
@@ -382,7 +382,7 @@ def test_a_hard_link_to_nothing_or_to_a_directory_fails_the_restore(target: str,
 
 
 @pytest.mark.parametrize("others", [[], [entry("./s/", tarfile.DIRTYPE, mode=0o2755)]])
-def test_a_bad_checksum_is_told_before_what_tar_says(
+def test_a_bad_checksum_is_reported_rather_than_the_error_of_tar(
     others: list[tuple[tarfile.TarInfo, bytes]], tmp_path: Path
 ) -> None:
     link = entry("./d/h", tarfile.LNKTYPE, linkname="./d/nothing")
@@ -428,7 +428,7 @@ def test_zeros_are_unpacked_in_little_memory(tmp_path: Path) -> None:
     assert snapshot(tmp_path / "restored") == snapshot(tmp_path / "home")
 
 
-def test_a_frame_that_asks_for_much_memory_is_refused(tmp_path: Path) -> None:
+def test_a_frame_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
     params = zstandard.ZstdCompressionParameters.from_level(3, window_log=27)
     data = zstandard.ZstdCompressor(compression_params=params).compress(bytes(200 << 20))
     fact = ArchiveFact("w", "a", "k", "0" * 64, len(data), 1 << 30, 10)

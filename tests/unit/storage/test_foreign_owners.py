@@ -54,7 +54,9 @@ def home(tmp_path: Path) -> Path:
 
 @needs_root
 @pytest.mark.parametrize("stranger", [0, STRANGER])
-def test_what_belongs_to_others_is_given_to_the_homes_user(home: Path, tmp_path: Path, stranger: int) -> None:
+def test_entries_of_other_users_are_given_to_the_homes_user(
+    home: Path, tmp_path: Path, stranger: int
+) -> None:
     given(home / "theirs", stranger)
     (home / "folder").mkdir(mode=0o700)
     os.chown(home / "folder", stranger, OWNER)
@@ -70,7 +72,7 @@ def test_what_belongs_to_others_is_given_to_the_homes_user(home: Path, tmp_path:
 
 
 @needs_root
-def test_no_privilege_comes_with_them(home: Path, tmp_path: Path) -> None:
+def test_entries_of_other_users_lose_their_privileges(home: Path, tmp_path: Path) -> None:
     """A setuid program keeps its bit only if it was its user's own all along."""
     for name, mode in (("setuid", SETUID), ("setgid", SETGID)):
         given(home / f"{name} of root", 0, mode)
@@ -93,7 +95,7 @@ def test_a_home_without_foreign_entries_comes_back_untouched(home: Path, tmp_pat
 
 
 @needs_root
-def test_paths_as_long_as_an_archive_may_hold_are_given_too(home: Path, tmp_path: Path) -> None:
+def test_entries_with_the_longest_paths_are_given_too(home: Path, tmp_path: Path) -> None:
     nested = "/".join(["d" * 200] * 19)
     command = f"mkdir -p {nested} && cd {nested} && echo x > f"
     subprocess.run(["sh", "-c", command], cwd=home, check=True)
@@ -106,7 +108,7 @@ def test_paths_as_long_as_an_archive_may_hold_are_given_too(home: Path, tmp_path
 
 
 @needs_root
-def test_without_an_owner_everybody_keeps_theirs(home: Path, tmp_path: Path) -> None:
+def test_without_an_owner_all_entries_keep_theirs(home: Path, tmp_path: Path) -> None:
     given(home / "theirs", STRANGER)
     assert restored(home, tmp_path / "back", None).count == 0
     assert owners(tmp_path / "back") == {(OWNER, OWNER), (STRANGER, STRANGER)}

@@ -30,7 +30,7 @@ def test_a_home_is_as_large_as_what_it_holds_on_the_disk(tmp_path: Path) -> None
     assert {entry.name for entry in found.largest} >= {"a/deep", "sparse"}
 
 
-def test_nothing_outside_of_the_home_is_looked_at(tmp_path: Path) -> None:
+def test_nothing_outside_of_the_home_is_measured(tmp_path: Path) -> None:
     home, outside = tmp_path / "home", tmp_path / "outside"
     home.mkdir()
     outside.mkdir()
@@ -44,7 +44,7 @@ def test_nothing_outside_of_the_home_is_looked_at(tmp_path: Path) -> None:
         measure(tmp_path / "as-home")
 
 
-def test_a_walk_ends_at_its_limits_and_says_so(tmp_path: Path) -> None:
+def test_a_walk_that_reaches_its_limits_is_reported_as_incomplete(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"{number}").write_bytes(bytes(8 * KIB))
     some = measure(tmp_path, WalkLimits(entries=5))

@@ -29,7 +29,7 @@ def test_what_was_written_is_read_listed_and_removed(store: LocalObjectStore) ->
     assert (store.read(KEY), store.size(KEY), store.list()) == (None, None, [])
 
 
-def test_an_unfinished_upload_is_listed_and_is_no_object(store: LocalObjectStore, tmp_path: Path) -> None:
+def test_an_unfinished_upload_is_listed_but_is_not_an_object(store: LocalObjectStore, tmp_path: Path) -> None:
     (tmp_path / "store/w1/a1").mkdir(parents=True)
     (tmp_path / "store" / f"{KEY}#1").write_bytes(b"half")
     assert [item.path for item in store.list()] == [f"{KEY}#1"]
@@ -38,13 +38,13 @@ def test_an_unfinished_upload_is_listed_and_is_no_object(store: LocalObjectStore
     assert list((tmp_path / "store").iterdir()) == []
 
 
-def test_an_object_that_is_shorter_than_it_should_be_is_trouble(store: LocalObjectStore) -> None:
+def test_an_object_that_is_shorter_than_expected_fails_the_read(store: LocalObjectStore) -> None:
     store.write(KEY, b"short")
     with pytest.raises(StoreTrouble, match="fewer bytes than requested"):
         list(store.stream(KEY, 10))
 
 
-def test_a_directory_in_the_place_of_an_object_is_none(store: LocalObjectStore, tmp_path: Path) -> None:
+def test_a_directory_with_an_objects_name_is_not_an_object(store: LocalObjectStore, tmp_path: Path) -> None:
     (tmp_path / "store" / KEY).mkdir(parents=True)
     assert store.size(KEY) is None
 

@@ -25,7 +25,7 @@ def test_everything_comes_in_order_and_the_writer_is_ahead_of_the_reader() -> No
     wait_for(lambda: not readers(), "the reader's end")
 
 
-def test_no_more_is_read_than_there_is_room_for() -> None:
+def test_no_more_is_read_than_the_buffer_holds() -> None:
     ours, theirs = os.pipe()
     ahead = read_ahead(ours, 10)
     os.write(theirs, b"x" * 1000)
@@ -38,7 +38,7 @@ def test_no_more_is_read_than_there_is_room_for() -> None:
     os.close(ours)
 
 
-def test_a_pipe_that_cannot_be_read_is_told() -> None:
+def test_a_pipe_that_cannot_be_read_raises() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         next(read_ahead(1_000_000, 10))
     wait_for(lambda: not readers(), "the reader's end")

@@ -54,7 +54,7 @@ def test_two_readers_get_every_directory_and_each_file_once_and_a_link_where_its
 
 
 @pytest.mark.parametrize("step", [513, 1 << 20])
-def test_from_a_directory_that_hands_down_rights_on_one_reader_goes_on_alone(step: int) -> None:
+def test_from_a_directory_with_inherited_rights_on_one_reader_gets_everything(step: int) -> None:
     acl = {"SCHILY.xattr.system.posix_acl_default": "rights"}
     before = []
     for number in range(4):
@@ -92,7 +92,7 @@ def members(data: bytes) -> dict[str, tarfile.TarInfo]:
 
 
 @pytest.mark.parametrize("step", [1, 7, 511, 512, 513, 4095, 4096, 4097, 9000, 1 << 20])
-def test_a_good_stream_passes_unchanged_however_it_is_cut(step: int) -> None:
+def test_a_valid_stream_passes_unchanged_at_any_chunk_size(step: int) -> None:
     data = stream(
         HOME,
         entry("./a", content=b"x" * 700),
@@ -218,7 +218,7 @@ def test_a_hostile_stream_is_refused(name: str, step: int) -> None:
         feed(HOSTILE[name], step)
 
 
-def test_nothing_of_a_hostile_entry_goes_on_before_it_is_refused() -> None:
+def test_nothing_of_a_hostile_entry_is_passed_on_before_it_is_refused() -> None:
     check = RestoreCheck(100)
     passed = b""
     with pytest.raises(CorruptedArchive):
@@ -253,7 +253,7 @@ def shifted(data: bytes, first: int, second: int) -> bytes:
     return data[:first] + data[first + 1 : second] + b"\0" + data[second:]
 
 
-def test_fields_stand_where_another_reader_looks_for_them() -> None:
+def test_header_fields_are_accepted_only_where_other_readers_expect_them() -> None:
     data = pax_block(record(b"mtime", b"1700000000.5")) + stream(entry("./a", content=b"x"))
     good = read_entry(data, 0, checksums=False)
     assert good is not None
@@ -271,7 +271,7 @@ def test_each_byte_of_a_header_is_in_its_checksum(block: int, place: int) -> Non
         read_entry(bytes(data), 0)
 
 
-def test_the_quick_look_at_a_file_finds_what_the_close_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fast_parser_of_files_agrees_with_the_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever byte of a header is another, with the checksum that belongs to it or without."""
     times = [{"mtime": f"170000000{number}.{number}23456789"} for number in range(3)]
     files = [

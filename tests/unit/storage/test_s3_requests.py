@@ -54,7 +54,7 @@ def test_a_session_token_is_signed_and_no_secret_is_shown() -> None:
         ({"AWS_ENDPOINT_URL": "http://store:9000/"}, "http://store:9000/b"),
     ],
 )
-def test_the_bucket_is_asked_where_the_store_library_asks_it(
+def test_the_bucket_url_is_that_of_the_store_library(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], url: str
 ) -> None:
     use({"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", **environment}, monkeypatch)
@@ -63,7 +63,7 @@ def test_the_bucket_is_asked_where_the_store_library_asks_it(
     assert requests.bucket_url == url
 
 
-def test_without_credentials_in_the_environment_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_in_the_environment_nothing_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     use({"AWS_REGION": "eu-west-1"}, monkeypatch)
     assert S3Requests.from_environment("b") is None
 
@@ -78,7 +78,7 @@ def test_parts_are_hashed_where_they_are_cut(chunks: list[bytes]) -> None:
     assert hashes.combined() == f"{base64.b64encode(hashlib.sha256(digests).digest()).decode()}-3"
 
 
-def test_a_service_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_never_answers_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_requests, "_PAUSES", ())
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/b"
@@ -87,7 +87,7 @@ def test_a_service_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatc
             requests.checksum("key")
 
 
-def test_an_upload_whose_parts_may_not_be_listed_counts_for_nothing() -> None:
+def test_an_upload_whose_parts_may_not_be_listed_counts_as_empty() -> None:
     """Credentials that may list uploads, but not their parts, must not stop every listing."""
     upload = UnfinishedUpload("key", "upload", datetime.now(UTC))
     with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidding) as service:

@@ -66,7 +66,7 @@ async def test_a_home_that_exists_keeps_its_files(volumes: LocalVolumes) -> None
     assert list(volumes.path(KEY).iterdir()) == []
 
 
-async def test_what_a_killed_provision_left_is_made_again(volumes: LocalVolumes) -> None:
+async def test_leftovers_of_a_killed_provision_are_replaced(volumes: LocalVolumes) -> None:
     left = volumes.path(KEY).parent / ".staging-op1"
     left.mkdir(parents=True)
     (left / "settings").symlink_to("/etc/hostname")
@@ -75,7 +75,7 @@ async def test_what_a_killed_provision_left_is_made_again(volumes: LocalVolumes)
     assert settings.read_text() == "ours" and not settings.is_symlink()
 
 
-async def test_others_get_through_to_a_home_and_see_nothing_on_the_way(volumes: LocalVolumes) -> None:
+async def test_other_users_can_pass_through_to_a_home_but_list_nothing(volumes: LocalVolumes) -> None:
     await volumes.provision(KEY, FIRST, epoch=1, uid=None)
     way = volumes.path(KEY).parent
     while way.name != "volumes":
@@ -90,7 +90,7 @@ async def test_provisioning_twice_keeps_what_is_in_the_home(volumes: LocalVolume
     assert (volumes.path(KEY) / "work").read_text() == "precious"
 
 
-async def test_a_home_of_another_generation_is_left_alone(volumes: LocalVolumes) -> None:
+async def test_a_home_of_another_generation_is_left_as_it_is(volumes: LocalVolumes) -> None:
     await volumes.provision(KEY, FIRST, epoch=1, uid=None)
     (volumes.path(KEY) / "work").write_text("precious")
     with pytest.raises(GenerationMismatch):
@@ -124,7 +124,7 @@ async def test_what_is_set_aside_never_replaces_what_was_set_aside(volumes: Loca
     assert (home.parent / ".aside-op1-2" / "work").read_text() == "two"
 
 
-async def test_a_home_of_another_generation_is_set_aside_when_it_is_meant(volumes: LocalVolumes) -> None:
+async def test_a_home_is_set_aside_only_if_its_generation_is_given(volumes: LocalVolumes) -> None:
     await volumes.provision(KEY, FIRST, epoch=1, uid=None)
     (volumes.path(KEY) / "work").write_text("precious")
     with pytest.raises(GenerationMismatch):
@@ -163,7 +163,7 @@ async def test_a_late_leader_is_fenced_out(volumes: LocalVolumes) -> None:
         pass
 
 
-async def test_a_home_that_is_held_is_busy_for_others(volumes: LocalVolumes) -> None:
+async def test_a_home_that_is_locked_is_busy_for_others(volumes: LocalVolumes) -> None:
     async with volumes.hold(KEY, epoch=1):
         with pytest.raises(VolumeBusy):
             async with volumes.hold(KEY, epoch=1):
@@ -176,7 +176,7 @@ async def test_a_home_that_is_held_is_busy_for_others(volumes: LocalVolumes) -> 
         pass
 
 
-async def test_a_cancelled_hold_lets_go(volumes: LocalVolumes) -> None:
+async def test_a_cancelled_hold_releases_the_lock(volumes: LocalVolumes) -> None:
     async def hold() -> None:
         async with volumes.hold(KEY, epoch=1):
             await asyncio.Event().wait()
@@ -219,7 +219,7 @@ async def test_a_missing_disk_is_unknown_not_empty(tmp_path: Path) -> None:
     assert list((tmp_path / "unmarked").iterdir()) == []
 
 
-async def test_a_home_that_cannot_be_looked_at_hides_no_other(volumes: LocalVolumes, tmp_path: Path) -> None:
+async def test_a_home_that_cannot_be_read_hides_no_other(volumes: LocalVolumes, tmp_path: Path) -> None:
     other = "users/u1/workspaces/w2/home"
     await volumes.provision(KEY, FIRST, epoch=1, uid=None)
     await volumes.provision(other, FIRST, epoch=1, uid=None)
@@ -233,7 +233,7 @@ async def test_a_home_that_cannot_be_looked_at_hides_no_other(volumes: LocalVolu
     assert [item.workspace_id for item in await volumes.leftovers()] == ["w1"]
 
 
-async def test_a_disk_of_another_installation_is_left_alone(volumes: LocalVolumes, tmp_path: Path) -> None:
+async def test_a_disk_of_another_installation_is_not_used(volumes: LocalVolumes, tmp_path: Path) -> None:
     other = LocalVolumes(tmp_path / "volumes", "installation-2")
     with pytest.raises(Unobservable, match="another"):
         other.initialise()
@@ -274,7 +274,7 @@ def test_a_key_that_is_not_of_a_home_is_refused(volumes: LocalVolumes, key: str)
         volumes.path(key)
 
 
-async def test_a_home_that_is_no_directory_is_unknown(volumes: LocalVolumes, tmp_path: Path) -> None:
+async def test_a_home_that_is_not_a_directory_is_unknown(volumes: LocalVolumes, tmp_path: Path) -> None:
     home = volumes.path(KEY)
     home.parent.mkdir(parents=True)
     home.symlink_to(tmp_path)

@@ -23,7 +23,7 @@ Pipe = tuple[IO[bytes], IO[bytes]]
 PIECE = memoryview(bytes(1 << 20))
 
 
-def test_everything_goes_in_order_and_whoever_gives_is_ahead(pipe: Pipe) -> None:
+def test_everything_is_written_in_order_and_the_caller_is_ahead(pipe: Pipe) -> None:
     reading, writing = pipe
     behind = WriteBehind(writing)
     behind.put([PIECE])
@@ -53,7 +53,7 @@ def test_a_reader_that_is_far_behind_is_waited_for(pipe: Pipe) -> None:
     giver.join()
 
 
-def test_a_reader_that_goes_away_is_told_and_holds_up_nobody(pipe: Pipe) -> None:
+def test_a_reader_that_goes_away_raises_and_blocks_nothing(pipe: Pipe) -> None:
     reading, writing = pipe
     behind = WriteBehind(writing)
     reading.close()
