@@ -65,7 +65,7 @@ async def list_all_workspaces(
 
 @router.get("/overview")
 async def get_overview(admin: Admin, services: Shared) -> OverviewView:
-    """Return an overview. `running` counts as the limits do: desired to run, or still with a container."""
+    """Return an overview. `running` counts as limits do: desired RUNNING, or with a container."""
     config = services.config
     async with services.engine.connect() as conn:
         overview = await workspace_queries.read_overview(conn)

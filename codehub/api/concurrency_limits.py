@@ -16,7 +16,7 @@ class _KeyState:
 
 
 class ConcurrencyLimit:
-    """Semaphore per key with a bounded queue: `at_once` calls run, `waiting` wait, more are rejected."""
+    """Semaphore per key with a bounded queue: `at_once` calls run, `waiting` wait."""
 
     def __init__(self, at_once: int, waiting: int, message: str, on_reject: Callable[[], None]) -> None:
         self._at_once = at_once

@@ -27,7 +27,7 @@ HEADERS: Final = [
 ]
 RETRY: Final = b"retry: 3000\n"
 REPLACED: Final = b"retry: 30000\n\n"
-"""Ends a stream in favour of a newer one. The long delay keeps the two from replacing each other."""
+"""Ends a stream in favour of a newer one. The delay keeps the two from replacing each other."""
 
 
 class DeletedWorkspace(BaseModel):
@@ -75,7 +75,7 @@ class EventSource:
                 yield event
 
     async def _session_is_valid(self) -> bool:
-        """Look up the session, at each snapshot and heartbeat: the notification of its end may be lost."""
+        """Look up the session: the notification of its end may have been lost."""
         async with self._services.engine.connect() as conn:
             return await find_session(conn, self._session.id_hash, utc_now()) is not None
 

@@ -13,7 +13,7 @@ MAX_SEARCH_WORDS: Final = 8
 
 
 def _check_one_line(value: str) -> str:
-    """Reject control characters and right-to-left overrides: they can make one name look like another."""
+    """Reject characters that can make one name look like another: controls and bidi overrides."""
     if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") or char in _BIDI_CONTROLS for char in value):
         raise ValueError("must not contain control characters")
     return value

@@ -22,7 +22,7 @@ CHANNEL: Final = "session_ended"
 
 
 class SessionRevocations:
-    """Registry of callbacks by session, called when the session ends. One LISTEN connection a process."""
+    """Registry of callbacks for the end of sessions, with one LISTEN connection per process."""
 
     def __init__(self, database_url: str, engine: AsyncEngine) -> None:
         self._engine = engine

@@ -48,7 +48,7 @@ class NewWorkspace(Body):
 
 
 class WorkspaceChanges(Body):
-    """Changes of a workspace. A missing field stays unchanged. A TTL of null means the default, 0 never."""
+    """Changes of a workspace. A missing field stays. A TTL of null means the default, 0 never."""
 
     name: Name = ""
     description: Description = ""
@@ -108,7 +108,7 @@ async def list_workspaces(
 async def workspace_page(
     services: Shared, session: Session, selection: WorkspaceFilter, limit: int, offset: int
 ) -> WorkspacePage:
-    """Return a page. A search may read every memo, so each user runs one at a time, with a short timeout."""
+    """Return a page. A search may read every memo: one at a time per user, with a short timeout."""
     async with AsyncExitStack() as stack:
         if selection.words:
             await stack.enter_async_context(services.searches_per_user.slot(session.user_id))
@@ -216,7 +216,7 @@ async def delete_workspace(
     without_archive: bool = False,
     confirm: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """Move to the trash. With `without_archive` and its name in `confirm`, delete permanently at once."""
+    """Move to the trash. With `without_archive` and the name in `confirm`, delete permanently."""
     async with audit.transaction(services.engine, actor, now) as audited:
         if without_archive:
             owned = await find_workspace_even_deleted(audited.conn, session, workspace_id)
