@@ -57,8 +57,9 @@ async def _prepare(settings: Settings) -> str | None:
         if known == found.id:
             await move_from_other_runtime(engine, settings, found.id, before)
         for warning in (
-            *await requirements.missing_image_warnings(settings), *await requirements.other_runtime_warnings(settings)
-        ):  # fmt: skip
+            *await requirements.missing_image_warnings(settings),
+            *await requirements.other_runtime_warnings(settings),
+        ):
             typer.echo(warning, err=True)
         location = make_storage_location(settings, found.id)
         await data_directory.claim_or_check_storage(

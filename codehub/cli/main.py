@@ -122,7 +122,7 @@ def install_ide(
         Path | None,
         typer.Option(
             envvar="CODEHUB_TOOLS_DIR",
-            help="The directory for Node and code-server (/var/cache/codehub for root, else ~/.cache/codehub).",
+            help="Where to install code-server (/var/cache/codehub for root, else ~/.cache/codehub).",
         ),
     ] = None,
 ) -> None:

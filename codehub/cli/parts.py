@@ -73,7 +73,7 @@ class PartForkServer:
 
     @classmethod
     def fork(cls, logs_dir: Path, *, docker: bool) -> Self:
-        """Fork the server. `docker` also loads the client of the Docker Engine, so that the parts share it."""
+        """Fork the server. `docker` also loads the client of the Docker Engine, for all parts to share."""
         parts = load_all(docker=docker)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         hook = die_with_parent(signal.SIGTERM)

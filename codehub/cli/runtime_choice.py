@@ -70,7 +70,7 @@ async def stop_other_runtime(settings: Settings) -> None:
     except (RuntimeFailure, Unobservable) as problem:
         raise CommandError(
             f"workspaces may still run on the {other} runtime, and cannot be stopped there ({problem}). Use "
-            f"--runtime {other}. If no workspace can be running there, remove {_record_file(settings.data_dir)}"
+            f"--runtime {other}. If no workspace runs there, remove {_record_file(settings.data_dir)}"
         ) from problem
     if ended:
         typer.echo(f"Stopped {ended} workspaces that ran on the {other} runtime", err=True)

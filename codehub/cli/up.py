@@ -315,7 +315,7 @@ def _public_port_error(settings: Settings) -> str | None:
 
 
 def _unverified_context() -> ssl.SSLContext:
-    """Return a context that skips verification: this is our own port, and the certificate has the public name."""
+    """Return a context that skips verification: this is our own port, at another name than the public one."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -22,9 +22,9 @@ from codehub.embedded.private_paths import (
     write_private,
 )
 from codehub.embedded.server_account import EmbeddedError, server_account
+from codehub.host.durable_files import fsync_path
 
 logger = structlog.get_logger(__name__)
-from codehub.host.durable_files import fsync_path
 
 USER = DATABASE = "codehub"
 SOCKET_NAME = ".s.PGSQL.5432"
@@ -215,9 +215,8 @@ class EmbeddedPostgres:
                 raise EmbeddedError(f"{cause}\nIts log ends with:\n{server_processes.tail(self.log_file)}")
             if time.monotonic() > deadline:
                 self.stop()
-                raise EmbeddedError(
-                    f"PostgreSQL was not ready within {START_SECONDS:.0f} s:\n{server_processes.tail(self.log_file)}"
-                )
+                log_end = server_processes.tail(self.log_file)
+                raise EmbeddedError(f"PostgreSQL was not ready within {START_SECONDS:.0f} s:\n{log_end}")
             await asyncio.sleep(0.01)
 
     def _is_ready(self) -> bool:
