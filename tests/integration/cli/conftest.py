@@ -1,4 +1,4 @@
-"""Servers that are not what they should be, and `codehub` as a process of its own."""
+"""Fake servers, and `codehub` as a process."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ class Outcome:
 
 
 class FakeServer:
-    """A TCP server that answers everybody with the same bytes, or with silence."""
+    """TCP server that sends the same bytes to every client, or nothing."""
 
     def __init__(self, answer: bytes = b"") -> None:
         self._answer = answer
@@ -53,7 +53,7 @@ class FakeServer:
 
 
 class Program:
-    """`codehub ...` in a data directory of its own, which goes with it."""
+    """Process of `codehub ...` with a temporary data directory."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self.data_dir = short_temp_dir()
@@ -94,7 +94,7 @@ def program(*arguments: str, **environment: str) -> Iterator[Program]:
 
 
 def outcome(arguments: Sequence[str], environment: Mapping[str, str]) -> Outcome:
-    """How a command that should end by itself ended."""
+    """Run a command to its end, and return its outcome."""
     with program(*arguments, **environment) as running:
         stdout, _ = running.process.communicate(timeout=PATIENCE)
         return Outcome(running.process.returncode, stdout, running.stderr())

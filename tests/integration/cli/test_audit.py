@@ -1,4 +1,4 @@
-"""What commands on the host, and parts that start, leave in the audit log and on their outputs."""
+"""Audit log entries of commands on the host and of parts that start, and their output."""
 
 import json
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
 
 
 async def recorded(engine: AsyncEngine) -> Rows:
-    """Actor, action, target and details of each entry."""
+    """Return actor, action, target and details of each entry."""
     c = audit_log.c
     async with engine.connect() as conn:
         found = await conn.execute(

@@ -1,4 +1,4 @@
-"""Whatever is wrong at the start is one line that says what to do, and a non-zero exit."""
+"""A start with wrong settings or servers ends with one line that says what to do, and a non-zero exit code."""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -42,7 +42,7 @@ START_REDIS = "is a Redis running there, and is REDIS_URL right?"
 class Case:
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """Names of `World` instead of values where the value is only known later."""
+    """Environment variables. A value may be a name from the fixture `values`."""
     message: str
     advice: str
 
@@ -142,27 +142,27 @@ CASES = {
     "a silent Redis": Case(COORDINATOR, {"REDIS_URL": "redis silent"}, "does not answer", START_REDIS),
 }
 FURTHEST = "a newer database, up"
-"""Ends last of all starts: parts of the system are running by then."""
+"""The case that fails latest: some parts of the system run by then."""
 OTHERS = [name for name in CASES if name != FURTHEST]
 
 
 @pytest.fixture(scope="module")
 def values(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """What the names in the cases stand for."""
+    """Values of the names that the cases use."""
     good, newer, settled = (run(services.migrated_database()) for _ in range(3))
     empty = run(services.empty_database())
     run(_make_newer(newer))
-    run(_add_workspace(has_settled))
+    run(_add_workspace(settled))
     refusing, redis_refusing = socket.socket(), socket.socket()
     for item in (refusing, redis_refusing):
-        item.bind(("127.0.0.1", 0))  # and nobody listens
+        item.bind(("127.0.0.1", 0))  # and does not listen
     babbling, silent = FakeServer(b"HTTP/1.1 400 Bad Request\r\n\r\n"), FakeServer()
     password = good.split(":")[2].split("@")[0]
     yield {
         "good": good,
         "empty": empty,
         "newer": newer,
-        "settled": has_settled,
+        "settled": settled,
         "refused": f"postgresql://u:s3cret@127.0.0.1:{refusing.getsockname()[1]}/d",
         "wrong password": good.replace(password, "s3cret"),
         "no such database": good.replace("/codehub_", "/nowhere_"),
@@ -179,7 +179,7 @@ def values(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iter
         item.close()
     babbling.close()
     silent.close()
-    for url in (good, empty, newer, has_settled):
+    for url in (good, empty, newer, settled):
         run(services.drop_database(url))
 
 
@@ -190,7 +190,7 @@ async def _make_newer(url: str) -> None:
 
 
 async def _add_workspace(url: str) -> None:
-    """An installation with a workspace."""
+    """Make the database that of an installation with a workspace."""
     connection = await asyncpg.connect(asyncpg_dsn(url))
     await connection.execute("INSERT INTO installation (id, cookie_key) VALUES ('here', 'key')")
     await connection.execute(
@@ -215,7 +215,7 @@ def _images(directory: Path) -> dict[str, str]:
 def outcomes(
     values: Mapping[str, str], request: pytest.FixtureRequest
 ) -> Iterator[Mapping[str, "Future[Outcome]"]]:
-    """The chosen cases, a few at a time: each spends its time with starting Python."""
+    """Run the selected cases, a few at a time: each spends most of its time on starting Python."""
     items = (item for item in request.session.items if _is_case(item))
     chosen = {item.callspec.params["name"] for item in items}  # type: ignore[attr-defined]
     pool = ThreadPoolExecutor(AT_ONCE)

@@ -1,4 +1,4 @@
-"""What a coordinator that has started lives through."""
+"""A running coordinator survives missing images and a dead Redis."""
 
 import shutil
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""`codehub serve gateway` with several workers: one set of metrics, whichever of them dies."""
+"""`codehub serve gateway` with several workers has one set of metrics, which survives a worker."""
 
 import json
 import os
@@ -41,7 +41,7 @@ async def test_metrics_cover_all_workers_and_survive_one(database_url: str, redi
         wait_for(lambda: gateway.stderr().count(READY) == 2, "both workers to be ready")
 
         def send_requests() -> None:
-            """There is no API behind this gateway, so each request is an upstream that failed."""
+            """Send requests. This gateway has no API, so each request fails at the upstream."""
             for _ in range(REQUESTS):
                 assert httpx.get(f"http://localhost:{port}/api/v1/session").status_code == 502
 

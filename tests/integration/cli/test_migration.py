@@ -52,7 +52,7 @@ class NewInstallation:
 
     @contextlib.contextmanager
     def coordinator(self, redis_url: str) -> Iterator[Path]:
-        """Run `codehub serve coordinator`; its log."""
+        """Run `codehub serve coordinator`; yield the path of its log."""
         given = {"DATABASE_URL": self.database_url, "REDIS_URL": redis_url, "LOG_LEVEL": "debug"}
         with program("serve", "coordinator", CODEHUB_DATA_DIR=str(self.data_dir), **given) as running:
             yield running.log

@@ -1,4 +1,4 @@
-"""Two of each part, from nothing: empty database, volumes and store, one's own PostgreSQL, Redis and S3."""
+"""Two of each part, with a separate PostgreSQL, Redis and S3, from an empty database, volumes and store."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE, wait_for
 
 KEY = "only-for-tests-" * 3
 MOST_REDIRECTS = 10
-NAVIGATION = {"Sec-Fetch-NewInstallation": "none", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+NAVIGATION = {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 SAVE_ENVIRONMENT = 'env > "$HOME/environment"; exec "$@"'
 COMMAND = ["/bin/sh", "-c", SAVE_ENVIRONMENT, "sh", "/usr/bin/python3", "-c", IDE, "{socket}"]
 IMAGES = f"""
@@ -142,25 +142,23 @@ def open_page(parts: Parts, session: str, url: str, gateways: Sequence[int]) -> 
     """Open a page as a browser behind a load balancer does: each request may reach another gateway."""
     jar: dict[str, dict[str, str]] = {parts.platform: {"session": session}}
     for number in itertools.islice(itertools.cycle(gateways), MOST_REDIRECTS):
-        place = urlsplit(url)
-        cookies = "; ".join(f"{name}={value}" for name, value in jar.get(place.netloc, {}).items())
+        target = urlsplit(url)
+        cookies = "; ".join(f"{name}={value}" for name, value in jar.get(target.netloc, {}).items())
         answer = httpx.get(
-            f"http://127.0.0.1:{parts.ports[number]}{place.path}?{place.query}",
-            headers={"Host": place.netloc, "Cookie": cookies, **NAVIGATION},
+            f"http://127.0.0.1:{parts.ports[number]}{target.path}?{target.query}",
+            headers={"Host": target.netloc, "Cookie": cookies, **NAVIGATION},
             timeout=PATIENCE,
         )
         for line in answer.headers.get_list("set-cookie"):
             name, _, value = line.partition(";")[0].partition("=")
-            jar.setdefault(place.netloc, {})[name] = value
+            jar.setdefault(target.netloc, {})[name] = value
         if not answer.is_redirect:
             return answer.text
         url = answer.headers["location"]
     raise AssertionError(f"too many redirects, the last one to {url}")
 
 
-def test_a_workspace_works_with_two_of_each_part_from_empty_servers(
-    parts: Parts, data_dir: Path
-) -> None:
+def test_a_workspace_works_with_two_of_each_part_from_empty_servers(parts: Parts, data_dir: Path) -> None:
     made = outcome(["users", "create-admin", "--generate"], parts.environment)
     assert made.code == 0, made.stderr
     password = made.stdout.rpartition("password: ")[2].strip()

@@ -1,4 +1,4 @@
-"""The space that `up` keeps for the embedded PostgreSQL, on a disk that fills up."""
+"""The disk space that `up` reserves for the embedded PostgreSQL."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ def test_the_reserve_is_deleted_on_a_full_disk_and_created_again(disk: Disk) -> 
     assert not kept.exists()
     assert disk.free_bytes() >= 8 * MIB
     reserve.check()
-    assert not kept.exists(), "there is not room enough to take it away again"
+    assert not kept.exists(), "there is too little space to create it again"
     disk.make_room()
     reserve.check()
     assert kept.stat().st_blocks * 512 >= 8 * MIB
@@ -87,7 +87,7 @@ async def execute(postgres: EmbeddedPostgres, statement: str) -> None:
 
 
 async def writes(postgres: EmbeddedPostgres) -> bool:
-    """Write, on a server that is started again if it has ended, as the supervisor does it."""
+    """Return whether a write succeeds. Restart a server that has ended, as the supervisor does."""
     assert postgres.process is not None
     if postgres.process.poll() is not None:
         await postgres.start()

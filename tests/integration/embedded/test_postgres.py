@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: durable, private, and back after whatever happened to it."""
+"""The embedded PostgreSQL: durable, private, and able to recover."""
 
 import os
 import shutil
@@ -63,10 +63,10 @@ async def test_committed_rows_survive_stop_and_start(server: EmbeddedPostgres, d
     await execute(server.url, "CREATE TABLE t AS SELECT 42 AS n")
     server.stop()
     assert not processes_in_directory(server.cluster, "postgres")
-    again = EmbeddedPostgres(data_dir, TOOLS_DIR)
-    await again.start()
-    assert await execute(again.url, "SELECT n FROM t") == 42
-    again.stop()
+    restarted = EmbeddedPostgres(data_dir, TOOLS_DIR)
+    await restarted.start()
+    assert await execute(restarted.url, "SELECT n FROM t") == 42
+    restarted.stop()
 
 
 async def test_it_is_durable_and_listens_on_no_port(server: EmbeddedPostgres) -> None:
@@ -151,13 +151,13 @@ async def test_it_ends_when_its_starter_is_killed(data_dir: Path) -> None:
 
 
 async def test_a_killed_first_start_can_be_repeated(data_dir: Path) -> None:
-    half = data_dir / "postgres.new"
-    half.mkdir()
-    (half / "PG_VERSION").write_text("18\n")
+    staged = data_dir / "postgres.new"
+    staged.mkdir()
+    (staged / "PG_VERSION").write_text("18\n")
     server = EmbeddedPostgres(data_dir, TOOLS_DIR)
     await server.start()
     assert await execute(server.url, "SELECT 1") == 1
-    assert not half.exists()
+    assert not staged.exists()
     server.stop()
 
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL that does not start, or ends, leaves a sentence that says why and what to do."""
+"""If PostgreSQL does not start, or ends, one sentence says why and what to do."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ async def test_the_reason_for_a_failed_start_is_named(stopped: tuple[EmbeddedPos
     postgres, disk = stopped
     control = postgres.cluster / "global" / "pg_control"
     content = control.read_bytes()
-    control.write_bytes(bytes(len(content)))  # as a lost power supply may leave it
+    control.write_bytes(bytes(len(content)))  # as a power failure may leave it
     damaged = await start_error(postgres)
     assert "its control file or its write-ahead log is damaged, or of another version" in damaged
     assert "Homes and archives are not affected" in damaged
@@ -69,7 +69,7 @@ async def test_the_reason_for_a_failed_start_is_named(stopped: tuple[EmbeddedPos
 
 
 @pytest.mark.parametrize(
-    ("line", "output"),
+    ("line", "message"),
     [
         ('PANIC:  could not write to file "pg_wal/xlogtemp.7": No space left on device', "no inodes left"),
         ('FATAL:  lock file "postmaster.pid" already exists', "another server uses its data directory"),
@@ -79,9 +79,9 @@ async def test_the_reason_for_a_failed_start_is_named(stopped: tuple[EmbeddedPos
         ("FATAL:  something new", "PostgreSQL ended: something new"),
     ],
 )
-def test_the_causes_that_a_log_names(line: str, output: str) -> None:
+def test_the_causes_that_a_log_names(line: str, message: str) -> None:
     before = "2026-01-01 00:00:00 UTC [7] LOG:  starting PostgreSQL\n"
-    assert output in (
+    assert message in (
         exit_cause(f"{before}2026-01-01 00:00:01 UTC [7] {line}\n", Path("/data/postgres")) or ""
     )
 

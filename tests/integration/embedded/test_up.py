@@ -74,7 +74,7 @@ def test_a_first_start_prints_the_password_once_and_a_second_up_is_rejected(
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[System]:
-    """A system for tests that leave it running, however often they kill it."""
+    """A system for tests that leave it running after they have killed it."""
     system = System({"ADMIN_PASSWORD": "a long enough password"})
     try:
         system.admin_password = "a long enough password"
@@ -135,7 +135,7 @@ def test_an_ide_that_is_missing_is_installed_or_the_start_says_why_not(
     code, output = run_command(system, "up", "--runtime", "process")
     assert code == 1
     assert f"code-server is not in {tmp_path} yet: installing it" in output
-    assert "could not be installed; `codehub ide install` tries it again" in output
+    assert "could not be installed; to retry, run `codehub ide install`" in output
 
 
 def test_an_install_that_takes_too_long_can_be_interrupted(
@@ -145,10 +145,10 @@ def test_an_install_that_takes_too_long_can_be_interrupted(
         system = without_ide(make_system, f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path)
         up = system.command("up", "--runtime", "process")
         silent.settimeout(PATIENCE)
-        asker, _ = silent.accept()
+        connection, _ = silent.accept()
         up.send_signal(signal.SIGINT)
         assert up.wait(PATIENCE) == 0
-        asker.close()
+        connection.close()
     assert processes_of(tmp_path) == []
 
 

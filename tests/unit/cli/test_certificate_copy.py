@@ -1,4 +1,4 @@
-"""The gateway's copy of the certificate follows the originals, and never shows half of them."""
+"""The gateway's copy of the certificate follows the originals, and never mixes two of them."""
 
 import os
 import stat

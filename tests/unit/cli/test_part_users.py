@@ -1,4 +1,4 @@
-"""The users of the API and the gateway, and what they find below directories that only root may enter."""
+"""The users of the API and the gateway, and their access below directories that only root may enter."""
 
 import os
 import subprocess
@@ -52,8 +52,8 @@ def test_user_ids_can_be_chosen_and_0_keeps_root(data_dir: Path) -> None:
 
 def test_doctor_reports_the_users(data_dir: Path) -> None:
     [found] = part_users.check_users(load(data_dir=data_dir))
-    output = "`codehub up` runs the API as user id 1999999, the gateway as 1999998"
-    assert (found.level, found.message) == (Level.OK, output)
+    message = "`codehub up` runs the API as user id 1999999, the gateway as 1999998"
+    assert (found.level, found.message) == (Level.OK, message)
     [found] = part_users.check_users(load(data_dir=data_dir, gateway_uid=0))
     assert (found.level, found.message, found.advice) == (
         Level.WARN, "these parts run as root: gateway", "unset GATEWAY_UID",
@@ -101,4 +101,4 @@ def test_below_a_closed_directory_parts_need_a_mount_namespace(tmp_path: Path) -
     command = [*unable, sys.executable, "-c", CHOOSE, str(data_dir)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     refused = "a mount namespace cannot be made (Operation not permitted)"
-    assert done.stdout.strip() == f"user id 1999999 cannot be theirs: [Errno 1] {refused}"
+    assert done.stdout.strip() == f"user id 1999999 cannot run them: [Errno 1] {refused}"

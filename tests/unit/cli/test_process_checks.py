@@ -1,4 +1,4 @@
-"""What `codehub doctor` says about the barriers of process workspaces."""
+"""What `codehub doctor` reports about the isolation of process workspaces."""
 
 import pytest
 
@@ -51,13 +51,17 @@ async def test_isolation_that_could_not_be_probed_is_a_failure(monkeypatch: pyte
 def test_a_missing_sandbox_is_as_bad_as_what_is_left(
     isolation: Isolation, is_accepted: bool, level: Level
 ) -> None:
-    finding = process_checks.sandbox(IsolationBarriers(isolation, None, None, "bubblewrap is missing (...)"), is_accepted)
+    finding = process_checks.sandbox(
+        IsolationBarriers(isolation, None, None, "bubblewrap is missing (...)"), is_accepted
+    )
     assert finding.level is level and "bubblewrap is missing" in finding.message
     assert finding.advice == "apt-get install bubblewrap"
 
 
 def test_a_shared_network_is_reported_with_its_reason() -> None:
-    finding = process_checks.network(IsolationBarriers(Isolation.SANDBOX, "b", "s", why_no_network="no tap device"))
+    finding = process_checks.network(
+        IsolationBarriers(Isolation.SANDBOX, "b", "s", why_no_network="no tap device")
+    )
     assert finding.level is Level.WARN and "no tap device" in finding.message
 
 

@@ -1,4 +1,4 @@
-"""What ends all workspaces of a runtime."""
+"""Deleting all containers of a runtime."""
 
 from pathlib import Path
 

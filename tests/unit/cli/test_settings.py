@@ -51,9 +51,9 @@ def test_a_number_out_of_range_is_refused_by_name(monkeypatch: pytest.MonkeyPatc
 def test_what_is_no_number_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
-    output = refused(monkeypatch, name, value)
-    assert output.startswith(f"{name.upper()}: must be ")
-    assert "\n" not in output
+    message = refused(monkeypatch, name, value)
+    assert message.startswith(f"{name.upper()}: must be ")
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_what_is_no_number_is_refused_by_name(
 def test_a_wrong_word_is_refused_by_name_without_repeating_a_password(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
-    output = refused(monkeypatch, name, value)
-    assert output.startswith(f"{name}: must be ")
-    assert "s3cret" not in output
+    message = refused(monkeypatch, name, value)
+    assert message.startswith(f"{name}: must be ")
+    assert "s3cret" not in message
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What dies is started again; what an earlier `up` left is ended."""
+"""Dead services are started again; processes of an earlier `up` are ended."""
 
 import asyncio
 import contextlib
@@ -192,7 +192,7 @@ def test_a_recycled_process_id_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("boot", [{}, {"boot": "00000000-0000-4000-8000-000000000000"}])
 def test_a_process_of_another_boot_is_left_alone(tmp_path: Path, boot: dict[str, str]) -> None:
-    """What a machine starts first has the same ids and ticks each time. Earlier versions named no boot."""
+    """The first processes of each boot may have the same ids and ticks. Earlier versions recorded no boot."""
     with unrelated_process() as child:
         entry = {"pid": child.pid, "birth": start_time(child.pid), **boot}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))
@@ -215,7 +215,8 @@ async def test_what_is_recorded_is_what_a_later_start_ends(tmp_path: Path) -> No
 def test_children_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     program = (
         "import signal, sys; from pathlib import Path;"
-        "from codehub.embedded import server_processes; from codehub.embedded.server_account import own_account;"
+        "from codehub.embedded import server_processes;"
+        "from codehub.embedded.server_account import own_account;"
         "child = server_processes.spawn([sys.executable, '-c', 'import signal; signal.pause()'],"
         "    log=Path(sys.argv[1]), death_signal=signal.SIGTERM, account=own_account());"
         "print(child.pid, flush=True); signal.pause()"

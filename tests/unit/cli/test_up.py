@@ -1,4 +1,4 @@
-"""What `up` refuses before it begins, and what it ends when it stops."""
+"""Checks of `up` before its start, and its cleanup when it stops."""
 
 import os
 import shutil
@@ -51,9 +51,9 @@ async def test_jobs_end_with_up(tmp_path: Path) -> None:
     volumes = LocalVolumes(tmp_path / "volumes", "here")
     volumes.initialise()
     jobs, key = LocalJobs(tmp_path / "jobs"), "users/u1/workspaces/w1/home"
-    place = StorageLocation(tmp_path / "volumes", f"file://{tmp_path}/archives", "here")
-    async with volumes.hold(key, epoch=1):  # which the job waits for
-        await jobs.start("op1-0", EmptyArchiveJob(place, "w1", key, "a1", None, epoch=1))
+    location = StorageLocation(tmp_path / "volumes", f"file://{tmp_path}/archives", "here")
+    async with volumes.hold(key, epoch=1):  # the job waits for this
+        await jobs.start("op1-0", EmptyArchiveJob(location, "w1", key, "a1", None, epoch=1))
         running = await jobs.status("op1-0")
         await cancel_jobs(jobs)
         ended = await jobs.status("op1-0")
@@ -70,7 +70,7 @@ def data_dir() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("engine", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1", "tcp://[::1]:1"])
-def test_docker_without_an_engine_is_one_clear_line_and_nothing_is_created(data_dir: Path, engine: str) -> None:
+def test_docker_without_an_engine_ends_with_one_line_and_creates_nothing(data_dir: Path, engine: str) -> None:
     code, output = invoke("up", "--runtime", "docker", "--data-dir", str(data_dir), DOCKER_HOST=engine)
     assert code == 1
     assert output.count("\n") == 1

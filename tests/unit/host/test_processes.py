@@ -1,4 +1,4 @@
-"""Processes are told apart for good, and found however they hide."""
+"""Processes are identified across reuse of PIDs, and found by user, argument and environment."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from codehub.host.processes import (
 from tests.waiting import wait_for
 
 ODD, HEADLESS = f"an (odd) argument of {os.getpid()}", f"headless, of {os.getpid()}"
-"""Not to be found among the processes of another test run."""
+"""Arguments that no process of another test run has."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_for_child(pid: int) -> dict[ProcessId, int]:
-    """Until it has begun its own program: before that it has its parent's arguments."""
+    """Wait until the child has started its own program: before that it has its parent's arguments."""
 
     def begun() -> dict[ProcessId, int] | None:
         found = descendants(pid)
@@ -89,7 +89,7 @@ def test_processes_are_found_by_argument_variable_and_user(sleeper: subprocess.P
 
 @pytest.fixture
 def headless() -> Iterator[subprocess.Popen[bytes]]:
-    """A process whose main thread has ended, and another thread of which goes on."""
+    """A process whose main thread has ended while another thread runs."""
     code = (
         "import ctypes, threading, time\n"
         "threading.Thread(target=time.sleep, args=[300]).start()\n"
