@@ -1,4 +1,4 @@
-"""A start with wrong settings or servers ends with one line that says what to do, and a non-zero exit code."""
+"""A start with wrong settings or servers ends with one line of advice and a non-zero exit code."""
 
 import socket
 from collections.abc import Iterator, Mapping
