@@ -1,4 +1,4 @@
-"""One installation on a temporary disk, with jobs as real processes."""
+"""Fixtures: storage of one installation on a temporary disk, with jobs as real processes."""
 
 import shutil
 import subprocess
@@ -31,15 +31,17 @@ KEY = "users/u1/workspaces/w1/home"
 FIRST = Generation("op1", None)
 INSTALLATION = "installation-1"
 on_both_stores = pytest.mark.parametrize("storage", ["directory", "s3"], indirect=True)
-"""For what is said of archives: it holds in a directory and on a real S3 server alike."""
+"""Run a test with archives in a directory and on a real S3 server."""
 
 
 @dataclass
 class StorageFixture:
+    """Volumes, archive store and jobs of one installation."""
+
     root: Path
     location: StorageLocation
     server: S3Server | None = None
-    """Where the archives are, unless they are in a directory."""
+    """The server that has the archives, unless they are in a directory."""
 
     @property
     def volumes(self) -> LocalVolumes:
@@ -59,18 +61,18 @@ class StorageFixture:
 
     @property
     def archives_root(self) -> Path:
-        """The files behind the objects, to look at and to spoil."""
+        """The files behind the objects, to inspect and to damage."""
         if self.server is not None:
             return self.server.file(self.location.archive_url, "")
         return Path(self.location.archive_url.removeprefix("file://"))
 
     def stored_names(self) -> set[str]:
-        """Everything in the store, unfinished uploads included, but for the marker."""
+        """Return all objects but the marker, with unfinished uploads."""
         listed = open_object_store(self.location.archive_url).list()
         return {stored.path for stored in listed} - {".codehub-installation"}
 
     def leave_unfinished(self, path: str) -> None:
-        """What an upload leaves whose process was killed."""
+        """Leave what a killed upload leaves."""
         if self.server is not None:
             begin_upload(self.location.archive_url, path)
         else:
@@ -99,7 +101,7 @@ class StorageFixture:
         return replace(DeleteJob(self.location, "w1", KEY, generation, epoch=1), **changes)  # type: ignore[arg-type]
 
     async def run(self, job_id: str, spec: JobSpec) -> JobFact:
-        """Start a job and wait for its end."""
+        """Start a job, and wait until it ends."""
         await self.jobs.start(job_id, spec)
         return await self.ended(job_id)
 
@@ -122,7 +124,7 @@ class StorageFixture:
         return (self.root / "jobs" / job_id / "log").read_text()
 
     def beside_home(self) -> set[str]:
-        """What lies in the workspace's directory, but for a file that was never finished."""
+        """Return the names in the workspace's directory, except for unfinished files."""
         return {path.name for path in self.home.parent.iterdir() if path.suffix != ".tmp"}
 
 
@@ -135,7 +137,7 @@ def storage_at(root: Path, volumes: Path | None = None, archives: Path | None = 
 
 @pytest.fixture
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StorageFixture]:
-    """With its archives in a directory, unless a test asks for both kinds of store."""
+    """Storage with archives in a directory, unless a test asks for both kinds of store."""
     storage = storage_at(tmp_path)
     if getattr(request, "param", "directory") == "s3":
         storage.location = replace(storage.location, archive_url=request.getfixturevalue("s3_url"))
@@ -148,28 +150,28 @@ async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 @contextmanager
 def quota_disk() -> Iterator[Path]:
-    """An ext4 of 300 MiB with user quotas, or a skipped test where the kernel has none."""
+    """Mount an ext4 of 300 MiB with user quotas, or skip the test if the kernel cannot."""
     directory = short_temp_dir()
-    image, place = directory / "image", directory / "disk"
-    place.mkdir()
+    image, disk = directory / "image", directory / "disk"
+    disk.mkdir()
     with image.open("wb") as file:
         file.truncate(300 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-F", "-O", "quota", image], check=True)
     mounted = subprocess.run(
-        ["mount", "-o", "loop,usrquota", image, place], capture_output=True, text=True, check=False
+        ["mount", "-o", "loop,usrquota", image, disk], capture_output=True, text=True, check=False
     )
     if mounted.returncode != 0:
         shutil.rmtree(directory)
         pytest.skip(f"this kernel mounts no file system with user quotas: {mounted.stderr.strip()}")
-    place.chmod(0o711)
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
+    disk.chmod(0o711)
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
     shutil.rmtree(directory)
 
 
 @asynccontextmanager
 async def small_disk(path: Path, megabytes: int, inodes: int | None = None) -> AsyncIterator[None]:
-    """A file system of its own, or a skipped test where none can be mounted."""
+    """Mount a small file system, or skip the test if that is not possible."""
     path.mkdir(parents=True)
     limits = f"size={megabytes}m,mode=711" + ("" if inodes is None else f",nr_inodes={inodes}")
     options = ["-t", "tmpfs", "-o", limits, "tmpfs", str(path)]

@@ -1,4 +1,4 @@
-"""One installation on a real store and a real database, laid out by hand for GC."""
+"""Installation on a real store and a real database, for tests of GC."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ WHOLE = len(CONTENT) + len(f"sha256:{SHA}\nbytes=100 unpacked=10 entries=1\n")
 
 
 class GcFixture:
-    """One installation whose archives and rows a test lays out by hand."""
+    """Installation whose archives and rows a test makes one by one."""
 
     def __init__(self, stack: CoordinatorStack, url: str, proxy: FaultyProxy | None) -> None:
         stack.settings = stack.with_settings(archive_url=url)
@@ -53,7 +53,7 @@ class GcFixture:
             await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**columns))
 
     async def archived(self, name: str, **columns: object) -> str:
-        """A workspace with this archive, which is really there."""
+        """Make a workspace with this archive, which is in the store."""
         workspace_id = await self.workspace(archive_op_id=name)
         await self.change(workspace_id, archive_key=self.put(workspace_id, name), **columns)
         return workspace_id
@@ -67,11 +67,11 @@ class GcFixture:
         return key
 
     def names(self) -> set[str]:
-        """Everything in the store, unfinished uploads included, but for the marker."""
+        """Return all objects but the marker, with unfinished uploads."""
         return {stored.path for stored in self._objects.list()} - {".codehub-installation"}
 
     async def tick(self, hours: float, store: ArchiveStore | None = None) -> int:
-        """One cycle of a leader that has just taken over: it remembers only what is in the database."""
+        """Run one cycle of a new leader, which knows only what is in the database."""
         epoch = await self.stack.take_leadership()
         providers = self.stack.providers if store is None else replace(self.stack.providers, archives=store)
         database = self.stack.leader_database(epoch, RULES.retention)
@@ -85,7 +85,7 @@ class GcFixture:
         return volumes.path(key)
 
     async def halfway(self, job_id: str, spec: JobSpec, reached: Callable[[], object]) -> None:
-        """A real job in the middle of its work, where it stays until it is killed."""
+        """Start a real job that stays in the middle of its work until it is killed."""
         with sleepy_tar():
             await self.stack.providers.jobs.start(job_id, spec)
             await eventually(lambda: asyncio.to_thread(reached), "the job to be halfway")

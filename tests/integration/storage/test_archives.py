@@ -1,4 +1,4 @@
-"""The archive store, the same in a directory and on a real S3 server: complete means object and .meta."""
+"""Archive store in a directory and on a real S3 server: complete means object and `.meta`."""
 
 import hashlib
 import os
@@ -22,7 +22,7 @@ SHA = "ab" * 32
 
 @dataclass(frozen=True)
 class StoreFixture:
-    """A store, and a way to its content past what is tested."""
+    """Store under test, and direct access to its content."""
 
     url: str
 
@@ -31,7 +31,7 @@ class StoreFixture:
         return self.url.startswith("s3:")
 
     def other(self) -> "StoreFixture":
-        """A store of the same kind with nothing in it."""
+        """Return an empty store of the same kind."""
         return StoreFixture(new_store_url() if self.is_service else f"{self.url}-other")
 
     def write(self, path: str, content: bytes) -> None:
@@ -44,11 +44,11 @@ class StoreFixture:
         open_object_store(self.url).remove(path)
 
     def names(self) -> set[str]:
-        """Everything in it, unfinished uploads included."""
+        """Return all objects, with unfinished uploads."""
         return {stored.path for stored in open_object_store(self.url).list()}
 
     def leave_unfinished(self, key: str) -> None:
-        """What an upload leaves whose process was killed."""
+        """Leave what a killed upload leaves."""
         if self.is_service:
             begin_upload(self.url, key)
         else:
@@ -97,7 +97,7 @@ async def test_an_archive_is_found_once_object_and_meta_are_there(
 
 
 def test_a_stream_of_unknown_length_is_read_back_as_it_was(archives: Archives) -> None:
-    """Several parts, and chunks that do not end where parts do."""
+    """Several parts, and chunks with other boundaries than the parts."""
     written = hashlib.sha256()
 
     def chunks() -> Iterator[bytes]:
@@ -190,7 +190,7 @@ def test_a_stream_that_fails_leaves_no_object(archives: Archives, backing: Store
         raise BrokenError
 
     def is_empty_after_a_removal() -> bool:
-        """A part that is on its way may bring an aborted upload back, as S3 says: a later removal ends it."""
+        """A part in transit may recreate an aborted upload; a later removal ends it."""
         archives.remove("w1/a1/home.tar.zst")
         return backing.names() == {".codehub-installation"}
 

@@ -1,4 +1,4 @@
-"""A home that something has changed behind its archive's back is not removed."""
+"""A home that has changed since it was archived is not removed."""
 
 import os
 import time
@@ -16,7 +16,7 @@ from tests.trees import tree_hash
 
 
 def _write_in_place(home: Path) -> None:
-    """Same size, and the old time of modification."""
+    """Write a file without changing its size or mtime."""
     file = home / "left" / "file"
     before = file.stat()
     with file.open("r+b") as open_file:
@@ -37,7 +37,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture
 async def archived_since(storage: StorageFixture) -> float:
-    """A home and its archive, and when the operation that made it began."""
+    """Make a home and its archive; return when the archive operation began."""
     await storage.make_home(files=4)
     (storage.home / "left").mkdir()
     (storage.home / "left" / "file").write_bytes(b"old")
@@ -76,7 +76,7 @@ async def test_a_change_before_the_clock_was_set_back_does_not_count(
 
 
 async def test_a_home_that_cannot_be_read_stays(storage: StorageFixture, archived_since: float) -> None:
-    """A number that `find` does not understand stands for any trouble of its."""
+    """A number that `find` rejects stands for any failure of `find`."""
     fact = await storage.run("delete", storage.delete_job(unchanged_since=float("nan")))
     assert (fact.state, fact.outdated) == (JobState.FAILED, False)
     assert "cannot be compared with its archive" in fact.message

@@ -1,4 +1,4 @@
-"""Jobs killed in the middle of a stream: nothing half done counts as done, and the next run completes it.
+"""Jobs killed in the middle of a stream: nothing partial counts, and the next run completes it.
 
 Killed before and after each of their steps they are in the crash matrix (`tests/chaos`).
 """
@@ -17,11 +17,11 @@ from tests.waiting import until
 
 MEGABYTES = 48
 RECORDS = 4 * MEGABYTES
-"""Of tar, at least; either of two that restore gets half of them."""
+"""Records of tar, at least; each of the two that restore gets half of them."""
 
 
 async def kill_after(storage: StorageFixture, records: int, spec: JobSpec) -> None:
-    """Kill a job when its tar has read or written so many records, and no more."""
+    """Kill a job after its tar has read or written this many records."""
     job_id = f"killed-after-{records}"
     with sleepy_tar(create=records, extract=records) as is_asleep:
         await storage.jobs.start(job_id, spec)
@@ -46,7 +46,10 @@ async def test_an_archive_that_is_killed_in_the_middle_of_its_stream(storage: St
         assert await asyncio.to_thread(tree_hash, storage.home) == before
         assert await storage.store.find("w1", "a1") is None
     await storage.done("archive", storage.archive_job())
-    assert sorted(path.name for path in (storage.archives_root / "w1/a1").iterdir()) == [".meta", "home.tar.zst"]
+    assert sorted(path.name for path in (storage.archives_root / "w1/a1").iterdir()) == [
+        ".meta",
+        "home.tar.zst",
+    ]
     await storage.done("delete", storage.delete_job())
     await storage.done("restore", storage.restore_job())
     assert tree_hash(storage.home) == before

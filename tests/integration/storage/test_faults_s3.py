@@ -1,6 +1,6 @@
-"""An S3 service that fails: the job says why in bounded time, nothing is lost, and the next attempt succeeds.
+"""Failing S3 service: a job reports why in bounded time, loses nothing, and the next one succeeds.
 
-Every case has a store and a home of its own behind one faulty proxy. Mostly they wait, so they run together.
+Every case has its own store and home behind one faulty proxy. The cases run in parallel.
 """
 
 import os
@@ -37,11 +37,11 @@ OBJECT, HEAD = ("GET", "home.tar.zst"), ("HEAD", "home.tar.zst")
 
 @dataclass(frozen=True)
 class Case:
-    """Which requests of a job are broken, and what the job has to say of it."""
+    """Requests of a job that fail, and the message that the job has to report."""
 
     fault: Fault
     requests: tuple[str, str]
-    said: str
+    message: str
     reason: ErrorReason = UNREACHABLE
 
 
@@ -77,7 +77,7 @@ RESTORES = sample(list(RESTORE), 4, "faults of a service while it restores")
 
 
 class FaultyService:
-    """One case: a storage of its own, on a store of its own, behind the proxy that all share."""
+    """One case, with its own storage and store, behind the shared proxy."""
 
     def __init__(self, root: Path, server: S3Server, proxy: FaultyProxy, case: Case) -> None:
         self.case, self.proxy, self.server = case, proxy, server
@@ -91,8 +91,8 @@ class FaultyService:
 
     def fail(self, spec: JobSpec) -> JobFact:
         name = self.storage.location.archive_url.rpartition("/")[2]
-        method, words = self.case.requests
-        self.proxy.break_requests(name, self.case.fault, method, name, words)
+        method, path = self.case.requests
+        self.proxy.break_requests(name, self.case.fault, method, name, path)
         try:
             return self._job(spec)
         finally:
@@ -113,7 +113,7 @@ class FaultyService:
         return {stored.path for stored in open_object_store(self.storage.location.archive_url).list()}
 
     def archive(self) -> JobFact:
-        """An archive that fails, and then succeeds; the home is the same throughout."""
+        """Archive a home, which fails, and again, which succeeds; the home never changes."""
         storage = self.storage
         fact = self.fail(storage.archive_job())
         assert run(storage.store.find("w1", "a1")) is None
@@ -126,7 +126,7 @@ class FaultyService:
         return fact
 
     def restore(self) -> JobFact:
-        """A restore that fails and leaves no volume, and then succeeds."""
+        """Restore a home, which fails and leaves no volume, and again, which succeeds."""
         storage = self.storage
         run_job(storage.archive_job(), self.context)
         run_job(storage.delete_job(), self.context)
@@ -165,7 +165,7 @@ def test_an_archive_survives_a_failing_service(
 ) -> None:
     fact = outcomes["archive", name].result()
     assert (fact.state, fact.reason) == (JobState.FAILED, ARCHIVE[name].reason), fact
-    assert ARCHIVE[name].said in fact.message
+    assert ARCHIVE[name].message in fact.message
 
 
 @pytest.mark.parametrize("name", RESTORES)
@@ -174,4 +174,4 @@ def test_a_restore_survives_a_failing_service(
 ) -> None:
     fact = outcomes["restore", name].result()
     assert (fact.state, fact.reason) == (JobState.FAILED, RESTORE[name].reason), fact
-    assert RESTORE[name].said in fact.message
+    assert RESTORE[name].message in fact.message

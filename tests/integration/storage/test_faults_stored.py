@@ -1,4 +1,4 @@
-"""Archives that are not what was once written, or never were ours: a restore says so and touches nothing."""
+"""Damaged and hostile archives: a restore reports them and touches nothing."""
 
 import hashlib
 import os
@@ -32,20 +32,20 @@ CORRUPTED, LOST = ErrorReason.ArchiveCorrupted, ErrorReason.DataLost
 
 
 class Archive:
-    """The two files of an archive, to be spoiled and mended."""
+    """The two files of an archive, to damage and to repair."""
 
     def __init__(self, folder: Path) -> None:
         self.object, self.meta = folder / "home.tar.zst", folder / ".meta"
         self._good = (self.object.read_bytes(), self.meta.read_bytes())
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         for path, content in zip((self.object, self.meta), self._good, strict=True):
             path.write_bytes(content)
 
     def replace(
         self, tar: bytes, *, unpacked: int = 1 << 20, entries: int = 100, behind: bytes = b""
     ) -> None:
-        """A stream that its `.meta` declares, so that only its content can be refused."""
+        """Store a stream with a matching `.meta`, so that only its content can be refused."""
         packed = zstandard.ZstdCompressor().compress(tar) + behind
         self.object.write_bytes(packed)
         digest = hashlib.sha256(packed).hexdigest()
@@ -54,7 +54,7 @@ class Archive:
         )
 
     def declare(self, field: str, value: object) -> None:
-        """One field of the `.meta` is another."""
+        """Change one field of the `.meta`."""
         changed, count = re.subn(rf"({field}[=:])\w+", rf"\g<1>{value}", self.meta.read_text())
         assert count == 1
         self.meta.write_text(changed)
@@ -70,9 +70,9 @@ class Archive:
 
 @dataclass(frozen=True)
 class Case:
-    spoil: Callable[[Archive], object]
+    damage: Callable[[Archive], object]
     reason: ErrorReason
-    said: str
+    message: str
 
 
 def hostile(*entries: tuple[tarfile.TarInfo, bytes]) -> Callable[[Archive], object]:
@@ -86,7 +86,7 @@ FRAME = zstandard.ZstdCompressor().compress(b"more")
 NULL = entry("./null", tarfile.CHRTYPE, devmajor=1, devminor=3)
 MANY = stream(HOME, *(entry(f"./{number}") for number in range(20)))
 
-SPOILED = {
+DAMAGED = {
     "object missing": Case(lambda a: a.object.unlink(), LOST, "is not in the store"),
     "meta missing": Case(lambda a: a.meta.unlink(), LOST, "without its .meta"),
     "meta empty": Case(lambda a: a.meta.write_bytes(b""), CORRUPTED, "malformed"),
@@ -114,12 +114,12 @@ HOSTILE = {
     "too many entries": Case(lambda a: a.replace(MANY, entries=10), CORRUPTED, "more entries than"),
     "a second frame": Case(lambda a: a.replace(stream(HOME), behind=FRAME), CORRUPTED, "data after"),
 }  # fmt: skip
-CASES = SPOILED | HOSTILE
+CASES = DAMAGED | HOSTILE
 
 
 @dataclass(frozen=True)
 class ArchivedHome:
-    """A home in the store only, and what it was."""
+    """Home that exists only as an archive, with the hash of its content."""
 
     storage: StorageFixture
     archive: Archive
@@ -138,7 +138,7 @@ class ArchivedHome:
         return cls(storage, Archive(storage.archives_root / "w1/a1"), done.archive.sha256, tree)
 
     def run(self, job_id: str, spec: JobSpec) -> JobFact:
-        """A job as a process of its own."""
+        """Run a job as a process."""
         directory = self.storage.root / "jobs" / job_id
         directory.mkdir(parents=True)
         (directory / SPEC).write_bytes(dump_spec(spec))
@@ -163,11 +163,11 @@ def archived(
         yield ArchivedHome.prepared(storage)
 
 
-# What is in a stream does not depend on where it was kept.
+# The content of a stream does not depend on the store.
 @pytest.mark.parametrize(
     ("archived", "name"),
     [
-        *sample(list(product(["directory", "s3"], SPOILED)), 8, "spoiled archives"),
+        *sample(list(product(["directory", "s3"], DAMAGED)), 8, "damaged archives"),
         *sample(list(product(["directory"], HOSTILE)), 4, "hostile archives"),
     ],
     indirect=["archived"],
@@ -177,13 +177,13 @@ def test_a_corrupted_archive_is_refused_and_a_repaired_one_is_restored(
 ) -> None:
     case, storage = CASES[name], archived.storage
     committed = None if name in HOSTILE else archived.sha256
-    case.spoil(archived.archive)
+    case.damage(archived.archive)
     try:
         fact = archived.run(name.replace(" ", "-"), storage.restore_job(sha256=committed))
     finally:
-        archived.archive.mend()
+        archived.archive.repair()
     assert (fact.state, fact.reason) == (JobState.FAILED, case.reason), fact
-    assert case.said in fact.message
+    assert case.message in fact.message
     assert run(storage.volumes.status(KEY)) is None
     assert storage.beside_home() == {".lock", ".fence"}
     assert not EVIL.exists()

@@ -1,4 +1,4 @@
-"""A home goes through real jobs and comes back as it was: every kind of entry, and very many of them."""
+"""Homes come back from real jobs as they were, with every kind of entry and very many of them."""
 
 import json
 import os
@@ -57,7 +57,7 @@ async def test_every_kind_of_entry_and_very_many_come_back_as_they_were(tmp_path
 
 
 def fill(home: Path) -> list[str]:
-    """Names of what no archive holds."""
+    """Return the names of what archives leave out."""
     make_tree(home / "odd", seed=11)
     make_huge_file(home / "odd" / "huge", HUGE)
     make_environment(home / "odd" / "venv")
@@ -70,7 +70,7 @@ def odd_facts(home: Path) -> dict[bytes, str]:
 
 
 def many_facts(home: Path) -> list[bytes]:
-    """What `find` sees of each entry, and each file's content: snapshots of so many would take too long."""
+    """Return what `find` shows of each entry, and the content: snapshots would take too long."""
     seen = subprocess.run(["find", "many", "-printf", FACTS], cwd=home, check=True, stdout=subprocess.PIPE)
     command = "find many -type f -print0 | xargs -0 sha256sum -z"
     content = subprocess.run(["bash", "-c", command], cwd=home, check=True, stdout=subprocess.PIPE)
@@ -94,8 +94,8 @@ def open_with_plain_tools(archive: Path, target: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as an ordinary user already")
-async def test_an_ordinary_users_home_comes_back(nobodys_site: StorageFixture) -> None:
-    storage = nobodys_site
+async def test_an_ordinary_users_home_comes_back(nobodys_storage: StorageFixture) -> None:
+    storage = nobodys_storage
     as_nobody("-c", "import sys, tests.trees as t; t.make_tree(t.Path(sys.argv[1]), 12)", storage.home)
     as_nobody(
         "-c", "import sys, tests.trees as t; t.make_environment(t.Path(sys.argv[1]))", storage.home / "venv"
@@ -115,17 +115,17 @@ async def test_an_ordinary_users_home_comes_back(nobodys_site: StorageFixture) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as an ordinary user already")
-async def test_what_a_user_cannot_read_fails_the_archive(nobodys_site: StorageFixture) -> None:
-    (nobodys_site.home / "closed").mkdir(mode=0)
-    result = nobodys_job(nobodys_site, nobodys_site.archive_job())
+async def test_what_a_user_cannot_read_fails_the_archive(nobodys_storage: StorageFixture) -> None:
+    (nobodys_storage.home / "closed").mkdir(mode=0)
+    result = nobodys_job(nobodys_storage, nobodys_storage.archive_job())
     assert not result["ok"]
     assert "closed: Cannot open: Permission denied" in result["message"]
-    assert await nobodys_site.store.list() == []
+    assert await nobodys_storage.store.list() == []
 
 
 @pytest.fixture
-async def nobodys_site() -> AsyncIterator[StorageFixture]:
-    """An installation with an empty home, all of which belongs to an ordinary user."""
+async def nobodys_storage() -> AsyncIterator[StorageFixture]:
+    """Storage with an empty home that belongs to an ordinary user."""
     root = short_temp_dir()
     try:
         if as_nobody("-c", "import codehub.storage.jobs.program", check=False).returncode:
@@ -139,13 +139,13 @@ async def nobodys_site() -> AsyncIterator[StorageFixture]:
         subprocess.run(["rm", "-rf", root], check=True)
 
 
-def as_nobody(*words: str | Path, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+def as_nobody(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[bytes]:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.run([*AS_NOBODY, sys.executable, *words], check=check, env=environment, cwd="/")
+    return subprocess.run([*AS_NOBODY, sys.executable, *arguments], check=check, env=environment, cwd="/")
 
 
 def nobodys_job(storage: StorageFixture, spec: JobSpec) -> dict[str, Any]:
-    """Its result."""
+    """Run a job as that user, and return its result."""
     directory = storage.root / "jobs" / spec.kind
     directory.mkdir(parents=True)
     (directory / SPEC).write_bytes(dump_spec(spec))

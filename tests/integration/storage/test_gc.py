@@ -1,4 +1,4 @@
-"""GC on real stores, a directory and an S3 server, with a real database: what stays, what goes, and when."""
+"""GC with a real database, on a directory and on an S3 server: what is removed, and when."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -66,7 +66,7 @@ async def test_orphans_are_removed_after_their_grace_and_the_rest_stays(gc: GcFi
     purged = archive_key(await gc.archived("a1", **deleted(NOW), purged_at=NOW), "a1")
     in_trash = archive_key(await gc.archived("a1", **deleted(NOW + 90 * HOUR)), "a1")
     stays["of a workspace in the trash"] = in_trash
-    unknown = gc.put("nobodyknows", "a1")
+    unknown = gc.put("unknown", "a1")
     everything = {purged, unknown, *replaced, *stays.values()}
 
     async def left_after(hours: float) -> tuple[set[str], int]:
@@ -167,13 +167,13 @@ async def test_a_directory_that_is_away_skips_the_cycle(gc: GcFixture) -> None:
 
 
 @ON_S3
-@pytest.mark.parametrize("words", ["list-type", "uploads", ".codehub-installation"])
-async def test_a_service_that_cannot_be_listed_skips_the_cycle(gc: GcFixture, words: str) -> None:
+@pytest.mark.parametrize("path", ["list-type", "uploads", ".codehub-installation"])
+async def test_a_service_that_cannot_be_listed_skips_the_cycle(gc: GcFixture, path: str) -> None:
     living = await gc.archived("a2")
     gc.put(living, "a1")
     assert gc.proxy is not None
     await gc.tick(0)
-    gc.proxy.break_requests("listing", Fault.ERROR, "GET", words)
+    gc.proxy.break_requests("listing", Fault.ERROR, "GET", path)
     assert await gc.tick(3) == 0
     gc.proxy.heal("listing")
     assert len(gc.names()) == 4

@@ -1,4 +1,4 @@
-"""What storage jobs do to homes and archives, and what they refuse to do; as real processes."""
+"""Storage jobs as real processes: what they do to homes and archives, and what they refuse."""
 
 import asyncio
 import os
@@ -118,8 +118,8 @@ async def test_what_is_left_out_is_reported(storage: StorageFixture) -> None:
     await storage.make_home()
     os.mkfifo(storage.home / "pipe")
     fact = await storage.done("archive", storage.archive_job())
-    told = "left out 1 pipe: it cannot be archived (./pipe)"
-    assert fact.left_out == told and told in fact.message
+    message = "left out 1 pipe: it cannot be archived (./pipe)"
+    assert fact.left_out == message and message in fact.message
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
@@ -140,7 +140,7 @@ async def test_a_restored_home_belongs_to_its_user_and_foreign_entries_are_repor
 async def test_what_is_left_out_is_reported_by_the_attempt_that_finds_the_archive_complete(
     storage: StorageFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit reached the store, and its answer was lost."""
+    """The commit reached the store, but the response was lost."""
     await storage.make_home()
     os.mkfifo(storage.home / "pipe")
     commit, answers = Archives.commit, ["lost"]
@@ -335,7 +335,7 @@ async def test_a_missing_archive_is_data_lost_and_an_unmarked_home_stays(
 async def test_a_corrupted_archive_is_reported_and_leaves_the_volume_untouched(
     storage: StorageFixture,
 ) -> None:
-    await archive_and_spoil(storage)
+    await archive_and_damage(storage)
     fact = await storage.run("restore", storage.restore_job())
     assert (fact.state, fact.reason) == (JobState.FAILED, ErrorReason.ArchiveCorrupted)
     assert storage.beside_home() == {".lock", ".fence"}
@@ -343,7 +343,7 @@ async def test_a_corrupted_archive_is_reported_and_leaves_the_volume_untouched(
 
 @on_both_stores
 async def test_a_corrupted_archive_leaves_an_unmarked_home_where_it_is(storage: StorageFixture) -> None:
-    await archive_and_spoil(storage)
+    await archive_and_damage(storage)
     make_tree(storage.home, seed=2)
     before = tree_hash(storage.home)
     fact = await storage.run("restore", storage.restore_job())
@@ -353,8 +353,8 @@ async def test_a_corrupted_archive_leaves_an_unmarked_home_where_it_is(storage: 
     assert await storage.volumes.status(KEY) == VolumeFact(None)
 
 
-async def archive_and_spoil(storage: StorageFixture) -> None:
-    """A home that is in the store only, and there with another bit."""
+async def archive_and_damage(storage: StorageFixture) -> None:
+    """Leave a home only in the store, with one bit flipped."""
     await storage.make_home()
     await storage.done("archive", storage.archive_job())
     await storage.done("delete", storage.delete_job())
@@ -413,9 +413,9 @@ def flip_a_bit(data: bytes) -> bytes:
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
 
-@pytest.mark.parametrize("spoil", [flip_a_bit, lambda data: data[:-1], lambda data: data + b"\0"])
+@pytest.mark.parametrize("damage", [flip_a_bit, lambda data: data[:-1], lambda data: data + b"\0"])
 async def test_an_archive_that_reads_back_differently_is_not_committed(
-    storage: StorageFixture, spoil: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+    storage: StorageFixture, damage: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await storage.make_home()
     before = tree_hash(storage.home)
@@ -425,7 +425,7 @@ async def test_an_archive_that_reads_back_differently_is_not_committed(
         flush(self, path)
         if path.endswith("home.tar.zst"):
             stored = storage.archives_root / path
-            stored.write_bytes(spoil(stored.read_bytes()))
+            stored.write_bytes(damage(stored.read_bytes()))
 
     monkeypatch.setattr(LocalObjectStore, "flush", keep_differently)
     context = JobContext(Reporter(storage.root), storage.root)

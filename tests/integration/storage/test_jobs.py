@@ -1,4 +1,4 @@
-"""How storage jobs live as processes: started once, seen, cancelled, forgotten."""
+"""Life of storage jobs as processes: started once, observed, cancelled, forgotten."""
 
 import asyncio
 import os
@@ -125,22 +125,22 @@ async def test_damaged_progress_counts_as_none(storage: StorageFixture, left: by
 
 
 async def test_reading_an_archive_back_reports_progress(storage: StorageFixture) -> None:
-    """So that the time-out of a huge home is not counted while its archive is verified."""
+    """Otherwise the archive of a huge home would time out during its verification."""
     await storage.make_home()
     (storage.home / "big").write_bytes(os.urandom(20 << 20))
-    told: list[int] = []
+    reported: list[int] = []
 
     class RecordingReporter(Reporter):
         def progress(self, done: int, files: int) -> None:
-            told.append(done)
+            reported.append(done)
 
     done = await asyncio.to_thread(
         run_job, storage.archive_job(), JobContext(RecordingReporter(storage.root), storage.root)
     )
     assert done.archive is not None
-    assert len([bytes_ for bytes_ in told if bytes_ > done.archive.unpacked]) >= 2
-    assert told[-1] == done.archive.unpacked + done.archive.bytes
-    assert told == sorted(told)
+    assert len([bytes_ for bytes_ in reported if bytes_ > done.archive.unpacked]) >= 2
+    assert reported[-1] == done.archive.unpacked + done.archive.bytes
+    assert reported == sorted(reported)
 
 
 @on_both_stores
@@ -183,10 +183,10 @@ def _processes(job: Path) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
+            arguments = (process / "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if b"codehub.storage.jobs.program" in words and os.fsencode(job) in words:
+        if b"codehub.storage.jobs.program" in arguments and os.fsencode(job) in arguments:
             found.append(int(process.name))
     return found
 

@@ -1,4 +1,4 @@
-"""A job needs little memory, however large the home: counted in its whole process tree, shared pages once."""
+"""A job needs little memory for any home. The whole process tree counts, shared pages once."""
 
 import random
 import subprocess
@@ -44,7 +44,7 @@ report.Reporter.progress = keep
 
 
 def fill(home: Path) -> None:
-    """Half of its bytes can be compressed; and very many names in one directory."""
+    """Make a home with half-compressible files, and very many names in one directory."""
     noise, words = random.Random(1), WORDS * (HALF // len(WORDS))
     for number in range(HOME_MEGABYTES):
         (home / f"{number}").write_bytes(noise.randbytes(HALF) + words)
@@ -69,7 +69,7 @@ def storage(
 
 
 def peak_of(storage: StorageFixture, spec: JobSpec, change: str) -> float:
-    """Megabytes at most of a real job that succeeds."""
+    """Return the peak memory of a real job, in MB."""
     directory = storage.root / "jobs" / spec.kind
     directory.mkdir(parents=True)
     (directory / SPEC).write_bytes(dump_spec(spec))
@@ -83,13 +83,13 @@ def peak_of(storage: StorageFixture, spec: JobSpec, change: str) -> float:
 
 
 def peaks(storage: StorageFixture, change: str) -> tuple[float, float]:
-    """Of an archive, and of a restore."""
+    """Return the peaks of an archive and of a restore."""
     archive = peak_of(storage, storage.archive_job(), change)
     peak_of(storage, storage.delete_job(), AS_IT_IS)
     return archive, peak_of(storage, storage.restore_job(), change)
 
 
-# In `make test` only the case that needs the most memory: four threads, and parts on their way to a service.
+# `make test` runs only the case that needs the most memory: four threads, and parts in upload.
 @pytest.mark.parametrize(
     ("storage", "change"),
     [

@@ -1,4 +1,4 @@
-"""Homes, archives and jobs on one disk, as most users have it, and that disk is full."""
+"""Homes, archives and jobs on one full disk."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ sys.exit(job.main(sys.argv[1:2]))
 
 
 class Disk:
-    """A small disk, and a file on it that leaves only so much room."""
+    """Small disk with a file that leaves only little free space."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -103,7 +103,7 @@ async def test_a_full_disk_fails_archive_and_restore_until_there_is_free_space(
 
 
 async def test_an_archive_fails_at_the_disk_reserve(disk: Disk, storage: StorageFixture) -> None:
-    """There would be room for it: the database needs that."""
+    """The free space would suffice, but is reserved for the database."""
     before = tree_hash(storage.home)
     fact = await storage.run("archive", storage.archive_job(reserve=disk.free_bytes()))
     assert fact.state is JobState.FAILED
@@ -135,7 +135,7 @@ def test_space_reserved_for_a_result_is_not_a_result(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def stack(disk: Disk, database_url: str, redis_url: str) -> AsyncIterator[CoordinatorStack]:
-    """A coordinator's, with everything that is not the database on the disk."""
+    """Coordinator with everything but the database on the disk."""
     async with new_stack(database_url, redis_url, within=disk.path) as stack:
         yield stack
 
@@ -182,7 +182,7 @@ async def test_a_full_disk_is_reported_to_the_owner_and_a_recovery_continues_wit
 
 
 async def test_an_archive_leaves_a_quarter_of_the_reserve(disk: Disk, stack: CoordinatorStack) -> None:
-    """Restores and starts keep all of it; archiving is what makes room."""
+    """Restores and starts keep the whole reserve; archiving may use a part, as it frees space."""
     await stack.start(stack.with_settings(disk_reserve_bytes=32 << 20))
     workspace_id = await stack.create(DesiredState.STANDBY)
     await stack.until_phase(workspace_id, Phase.STANDBY)

@@ -1,4 +1,4 @@
-"""User quotas on a real ext4 of a fixed size, where this machine's kernel has them."""
+"""User quotas on a real ext4 of a fixed size, if the kernel supports them."""
 
 import errno
 import subprocess
@@ -45,7 +45,7 @@ def home_of(disk: Path, uid: int) -> Path:
 
 
 def write(home: Path, uid: int, megabytes: int) -> tuple[int, int]:
-    """Write as a user; return how many megabytes went through, and the error that ended it."""
+    """Write as a user; return the megabytes written, and the error that ended it."""
     command = [sys.executable, "-S", "-c", WRITE, str(home / "data"), str(uid), str(megabytes)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     written, number = done.stdout.split()

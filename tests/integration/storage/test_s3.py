@@ -1,4 +1,4 @@
-"""The same jobs against an S3-compatible service."""
+"""Storage jobs with an S3-compatible service."""
 
 import asyncio
 import os
@@ -53,7 +53,7 @@ async def test_a_service_has_no_disk_reserve(storage: StorageFixture, s3_url: st
 async def test_missing_permission_to_list_uploads_is_detected(
     s3_url: str, monkeypatch: pytest.MonkeyPatch, has_credentials: bool
 ) -> None:
-    """The doctor tells it, and a lifecycle rule has to do what GC cannot."""
+    """`codehub doctor` reports it; a lifecycle rule has to remove the uploads instead of GC."""
     store = ArchiveStore(s3_url, INSTALLATION)
     await store.initialise()
     if not has_credentials:
@@ -63,7 +63,7 @@ async def test_missing_permission_to_list_uploads_is_detected(
 
 @dataclass
 class Stream:
-    """Chunks, and how many of them were taken."""
+    """Iterable over chunks that counts those taken."""
 
     chunks: int
     taken: int = 0
@@ -118,7 +118,7 @@ async def test_a_service_that_keeps_no_checksums_and_lists_no_uploads_has_its_ar
 async def test_credentials_from_elsewhere_are_enough_for_everything_else(
     s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library takes them from a machine's role, which a test stands in for by not showing them to us."""
+    """The test hides the variables from S3Requests, as if the library had the role of a machine."""
     archives = Archives(s3_url, INSTALLATION)
     archives.initialise()
     monkeypatch.setattr(S3Requests, "from_environment", lambda bucket: None)

@@ -1,4 +1,4 @@
-"""What tar says of a home is counted as a restore will count it, without its pipes and devices."""
+"""The filter counts a tar stream as a restore does, and drops pipes and devices."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ from tests.trees import make_tree
 
 
 class NeverSkimming(ArchiveFilter):
-    """Looks at every header as closely as at the oddest."""
+    """Filter that parses every header."""
 
     def _skim(self, data: bytes, position: int) -> int:
         return 0
@@ -33,8 +33,8 @@ def fed(making: ArchiveFilter, data: bytes, step: int) -> bytes:
 
 
 @pytest.fixture
-def said(tmp_path: Path) -> Iterator[bytes]:
-    """What tar says of a home with a bit of everything."""
+def tar_stream(tmp_path: Path) -> Iterator[bytes]:
+    """Tar stream of a home with all kinds of entries."""
     make_tree(tmp_path / "home", seed=3)
     for number, seconds in enumerate((1, 1_700_000_000)):
         (tmp_path / "home" / f"whole seconds {number}").write_bytes(b"x" * 700)
@@ -46,9 +46,9 @@ def said(tmp_path: Path) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("step", [700, 4096, 4608, 5000, 100_000, 1 << 20])
-def test_the_filter_passes_on_what_a_restore_counts_at_any_chunk_size(said: bytes, step: int) -> None:
+def test_the_filter_passes_on_what_a_restore_counts_at_any_chunk_size(tar_stream: bytes, step: int) -> None:
     making = ArchiveFilter()
-    made = fed(making, said, step)
+    made = fed(making, tar_stream, step)
     check = RestoreCheck(making.entries)
     assert b"".join(piece for _, piece in check.feed(made)) == made
     check.finish()
@@ -57,9 +57,9 @@ def test_the_filter_passes_on_what_a_restore_counts_at_any_chunk_size(said: byte
 
 
 @pytest.mark.parametrize("step", [700, 1 << 20])
-def test_skimming_headers_gives_the_same_result_as_parsing_them(said: bytes, step: int) -> None:
+def test_skimming_headers_gives_the_same_result_as_parsing_them(tar_stream: bytes, step: int) -> None:
     quick, close = ArchiveFilter(), NeverSkimming()
-    assert fed(quick, said, step) == fed(close, said, step)
+    assert fed(quick, tar_stream, step) == fed(close, tar_stream, step)
     assert (quick.entries, quick.bytes, quick.holes) == (close.entries, close.bytes, close.holes)
     assert quick.left_out == close.left_out
     assert quick.left_out.count == 2
@@ -91,7 +91,7 @@ NOT_TO_BE_RESTORED = {
     "unknown pax key": stream(HOME, entry("./a", pax_headers={"GNU.dumpdir": "x"})),
     "contiguous file": stream(HOME, entry("./p", tarfile.CONTTYPE)),
     "GNU long name": stream(HOME, entry("././@LongLink", tarfile.GNUTYPE_LONGNAME, content=b"x")),
-    "a time that lies about its length": stream(
+    "a time with a wrong length": stream(
         HOME, end=pax_block(record(b"mtime", b"1.5").replace(b"13", b"12")) + stream(entry("./a"))
     ),
     "time and an unknown key": stream(HOME, entry("./a", pax_headers={"mtime": "1.5", "comment": "x"})),

@@ -1,4 +1,4 @@
-"""What a directory of archives is beyond the tests that every store passes (integration), and `.meta`."""
+"""Archives in a directory, beyond the integration tests that every store passes; and `.meta`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A store that hangs holds up nobody who only wants to look."""
+"""A store that hangs does not block lookups."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE, eventually
 
 @pytest.fixture
 def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Set it to have the store answer again."""
+    """Event that lets the store answer again."""
     answers = threading.Event()
 
     def find(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""A map that answers like a dict, and stays small."""
+"""The bounded map behaves like a dict, in bounded memory."""
 
 import builtins
 import sys

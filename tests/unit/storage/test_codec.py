@@ -1,4 +1,4 @@
-"""An archive holds the whole home, opens with plain tools, and anything else than itself is refused."""
+"""An archive contains the whole home and opens with plain tools; a modified one is refused."""
 
 import hashlib
 import os
@@ -65,7 +65,7 @@ def test_on_however_many_cores(
 
 
 def test_restored_files_inherit_nothing_from_a_default_acl(tmp_path: Path) -> None:
-    """Files from before a default ACL have none, whoever unpacks them, and however far the others are."""
+    """Files made before their directory got a default ACL have none, whichever tar unpacks them."""
     home = tmp_path / "home"
     home.mkdir()
     for number in range(60):
@@ -82,7 +82,7 @@ def test_restored_files_inherit_nothing_from_a_default_acl(tmp_path: Path) -> No
 
 
 def test_restored_directories_inherit_no_setgid_bit(tmp_path: Path) -> None:
-    """One tar completes it while the other still makes directories there."""
+    """One tar completes the directory while the other still makes directories in it."""
     parent = tmp_path / "home" / "shared"
     parent.mkdir(parents=True)
     parent.chmod(0o2755)
@@ -97,7 +97,7 @@ def test_restored_directories_inherit_no_setgid_bit(tmp_path: Path) -> None:
 
 
 def test_content_is_never_read_as_headers_whatever_the_name(tmp_path: Path) -> None:
-    """A tar that drops a character of its name takes this file for a directory, and its content for more."""
+    """A tar that drops a character of the name reads a directory, and the content as headers."""
     (tmp_path / "home" / "d").mkdir(parents=True)
     content = stream(entry("./planted", content=b"as root", mode=0o4755), end=b"")
     (tmp_path / "home" / "d" / INVISIBLE).write_bytes(content)
@@ -203,17 +203,17 @@ def test_the_longest_path_that_is_archived_can_be_restored(kind: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("length", "words"), [(4001, "too long to be restored"), (4180, "longer than a system can open")]
+    ("length", "message"), [(4001, "too long to be restored"), (4180, "longer than a system can open")]
 )
-def test_a_path_too_long_to_restore_fails_the_archive(length: int, words: str, tmp_path: Path) -> None:
+def test_a_path_too_long_to_restore_fails_the_archive(length: int, message: str, tmp_path: Path) -> None:
     make_deep_file(tmp_path / "home", length, "nothing")
-    with pytest.raises(CannotArchive, match=words):
+    with pytest.raises(CannotArchive, match=message):
         pack(tmp_path / "home")
     subprocess.run(["rm", "-rf", tmp_path / "home"], check=True)
 
 
 def make_deep_file(home: Path, length: int, kind: str) -> None:
-    """A file below folders, whose path, as tar writes it, has this length."""
+    """Make a file whose path, as tar writes it, has this length."""
     home.mkdir()
     with ExitStack() as stack:
         directory = os.open(home, os.O_RDONLY)
@@ -232,7 +232,7 @@ def make_deep_file(home: Path, length: int, kind: str) -> None:
 
 
 def test_a_name_that_is_the_digest_of_another_name_is_not_a_duplicate(tmp_path: Path) -> None:
-    """Names of a certain length are remembered by their digests."""
+    """Names of a certain length are kept as digests."""
     names = (f"{number:040}".encode() for number in range(1000))
     long, short = next((name, digest(name)) for name in names if not set(digest(name)) & set(b"/\0"))
     home = os.fsencode(tmp_path / "home")
@@ -264,7 +264,7 @@ def test_an_ordinary_user_leaves_out_the_attributes_that_only_root_may_set(
 
 
 def test_very_many_names_of_what_is_left_out_take_little_memory(tmp_path: Path) -> None:
-    """Links to one pipe, below folders with long names: each is a few bytes on the disk."""
+    """Links to one pipe with long paths: each takes a few bytes on the disk."""
     folder = tmp_path / "home" / "/".join(["n" * 200] * 15)
     folder.mkdir(parents=True)
     os.mkfifo(folder / "pipe")
@@ -338,7 +338,7 @@ NOT_ONE_FRAME = {
 
 @pytest.mark.parametrize("name", NOT_ONE_FRAME)
 def test_an_archive_is_exactly_one_frame(name: str, tmp_path: Path) -> None:
-    """Though the checksum and the sizes are those of the whole."""
+    """The checksum and the sizes are those of the whole file."""
     data = NOT_ONE_FRAME[name]
     fact = ArchiveFact("w", "a", "k", hashlib.sha256(data).hexdigest(), len(data), len(TAR), 2)
     with pytest.raises(CorruptedArchive, match=r"cut off|data after|it is not zstd"):
@@ -363,7 +363,7 @@ def test_an_archive_that_is_not_as_declared_is_refused(home: Path, tmp_path: Pat
 @pytest.mark.parametrize("size", [5000, 1 << 20, 2 << 20])
 @pytest.mark.parametrize("behind", [b"x", frame(b"x"), frame(b""), frame(bytes(1 << 20)), SKIPPABLE])
 def test_data_after_the_frame_is_refused(behind: bytes, size: int, tmp_path: Path) -> None:
-    """Though the checksum and the sizes are those of the whole."""
+    """The checksum and the sizes are those of the whole file."""
     tar = stream(HOME, entry("./f", content=bytes(size - 4 * 512)))
     for data, refused in ((frame(tar), False), (frame(tar) + behind, True)):
         fact = ArchiveFact("w", "a", "k", hashlib.sha256(data).hexdigest(), len(data), len(tar), 2)

@@ -1,4 +1,4 @@
-"""Under root a restored home belongs to its user, whatever the archive says of owners."""
+"""Under root a restored home belongs to its user, whatever owners the archive has."""
 
 import os
 import stat
@@ -16,7 +16,7 @@ from tests.tarstreams import entry, stream
 from tests.trees import make_tree, snapshot
 
 OWNER, STRANGER = 3_000_001, 3_000_002
-"""Above what a tar header holds in octal, so that they stand in the pax header."""
+"""Too large for the octal field of a tar header, and so in the pax header."""
 SETUID, SETGID = stat.S_ISUID | 0o755, stat.S_ISGID | 0o755
 CAN_OPEN_RAW_SOCKETS = bytes.fromhex("0100000200200000000000000000000000000000")
 
@@ -24,7 +24,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make fi
 
 
 def given(path: Path, owner: int, mode: int = 0o644) -> Path:
-    """Make a file that belongs to somebody."""
+    """Make a file with this owner."""
     path.write_text(path.name)
     os.chown(path, owner, owner)
     path.chmod(mode)
@@ -46,7 +46,7 @@ def owners(home: Path) -> set[tuple[int, int]]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home all of which belongs to its user."""
+    """Home whose entries all belong to its user."""
     make_tree(tmp_path / "home", seed=3)
     subprocess.run(["chown", "-R", "-h", f"{OWNER}:{OWNER}", tmp_path / "home"], check=True)
     return tmp_path / "home"
@@ -73,7 +73,7 @@ def test_entries_of_other_users_are_given_to_the_homes_user(
 
 @needs_root
 def test_entries_of_other_users_lose_their_privileges(home: Path, tmp_path: Path) -> None:
-    """A setuid program keeps its bit only if it was its user's own all along."""
+    """A setuid program keeps its bit only if the archive has the user as its owner."""
     for name, mode in (("setuid", SETUID), ("setgid", SETGID)):
         given(home / f"{name} of root", 0, mode)
         given(home / f"{name} of their own", OWNER, mode)
@@ -127,7 +127,7 @@ def test_without_an_owner_all_entries_keep_theirs(home: Path, tmp_path: Path) ->
     ],
 )
 def test_owners_are_read_as_tar_reads_them(owner: int, ids: dict[str, object], count: int) -> None:
-    """The pax header comes first. An owner of 2^32 - 1 would leave the file to root."""
+    """The pax header has precedence. An owner of 2^32 - 1 would leave the file to root."""
     ours = {"pax_headers": {"uid": str(owner), "gid": str(owner)}}
     check = RestoreCheck(10, owner=owner)
     check.feed(stream(entry("./", tarfile.DIRTYPE, **ours), entry("./file", content=b"x", **ids)))

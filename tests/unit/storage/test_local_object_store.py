@@ -1,4 +1,4 @@
-"""ObjectStore as files: what is missing, what is unfinished, and a store that is not there."""
+"""Object store in a directory: missing and unfinished objects, and a missing store."""
 
 from pathlib import Path
 

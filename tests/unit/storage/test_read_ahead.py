@@ -1,4 +1,4 @@
-"""A pipe that is read ahead says what the pipe said, and lets its thread go."""
+"""Read-ahead yields what is in the pipe, and ends its thread."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""A restore refuses every tar stream that could do anything but fill its own directory."""
+"""A restore refuses every tar stream that could do anything but fill its directory."""
 
 import io
 import random
@@ -15,7 +15,7 @@ from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream, wit
 
 @pytest.fixture(autouse=True, params=["in memory", "in a file"])
 def where_names_are_kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for homes with very many names, of which only the first are kept in memory."""
+    """Also run with names in a file, as in homes with very many of them."""
     if request.param == "in a file":
         monkeypatch.setattr("codehub.storage.tar.restore_check._NAMES_HELD", 1)
         monkeypatch.setattr(
@@ -74,7 +74,7 @@ def test_from_a_directory_with_inherited_rights_on_one_reader_gets_everything(st
 def share(
     data: bytes, step: int
 ) -> tuple[RestoreCheck, dict[str, tarfile.TarInfo], dict[str, tarfile.TarInfo]]:
-    """What each of two readers gets of a stream."""
+    """Return what each of two readers gets of a stream."""
     check = RestoreCheck(100, readers=2)
     streams = io.BytesIO(), io.BytesIO()
     for start in range(0, len(data), step):
@@ -248,7 +248,7 @@ def test_malformed_pax_records_are_refused(data: bytes) -> None:
 
 
 def shifted(data: bytes, first: int, second: int) -> bytes:
-    """A byte less of emptiness behind one path, a byte more behind another."""
+    """Return headers with a zero byte moved from after one field to after another."""
     assert data[first] == data[second] == 0
     return data[:first] + data[first + 1 : second] + b"\0" + data[second:]
 
@@ -272,7 +272,7 @@ def test_each_byte_of_a_header_is_in_its_checksum(block: int, place: int) -> Non
 
 
 def test_the_fast_parser_of_files_agrees_with_the_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever byte of a header is another, with the checksum that belongs to it or without."""
+    """Any byte of a header is changed, with a matching or a wrong checksum."""
     times = [{"mtime": f"170000000{number}.{number}23456789"} for number in range(3)]
     files = [
         entry(f"./d/f{number}", content=b"x" * 600, pax_headers=time) for number, time in enumerate(times)
@@ -280,38 +280,38 @@ def test_the_fast_parser_of_files_agrees_with_the_full_one(monkeypatch: pytest.M
     plain = [entry("./d/plain"), entry("./d/" + "long" * 20)]
     data = stream(HOME, entry("./d/", tarfile.DIRTYPE), *files, *plain, entry("./f", pax_headers=times[0]))
     chance = random.Random(3)
-    spoiled = [spoil(data, chance) for _ in range(1500)]
-    quick = [verdict(each) for each in (data, *spoiled)]
+    damaged = [damage(data, chance) for _ in range(1500)]
+    quick = [verdict(each) for each in (data, *damaged)]
     monkeypatch.setattr("codehub.storage.tar.restore_check.PlainFiles.read", lambda *_: None)
-    assert quick == [verdict(each) for each in (data, *spoiled)]
+    assert quick == [verdict(each) for each in (data, *damaged)]
     assert quick[0] == data
     assert 100 < quick.count(None) < 1400
 
 
 ENDS = (107, 115, 123, 135, 147, 154)
-"""Of a header's numbers."""
+"""Offsets of the ends of a header's numbers."""
 
 
-def spoil(data: bytes, chance: random.Random) -> bytes:
-    spoiled = bytearray(data)
+def damage(data: bytes, chance: random.Random) -> bytes:
+    damaged = bytearray(data)
     block = chance.randrange(len(data) // BLOCK) * BLOCK
     match chance.randrange(10):
         case 0:
             end = block + chance.choice(ENDS)
-            spoiled[end - 1], spoiled[end] = spoiled[end], spoiled[end - 1]
+            damaged[end - 1], damaged[end] = damaged[end], damaged[end - 1]
         case 1:
-            spoiled[block + chance.randrange(10, 29)] = ord("\n")
+            damaged[block + chance.randrange(10, 29)] = ord("\n")
         case _:
             at = block + chance.randrange(chance.choice((4, 265, BLOCK)))
-            spoiled[at] = chance.choice(b"\0 ./01278x5\xff")
+            damaged[at] = chance.choice(b"\0 ./01278x5\xff")
     if chance.random() < 0.7 and data[block + 257 : block + 262] == b"ustar":
-        spoiled[block + 148 : block + 156] = b" " * 8
-        spoiled[block + 148 : block + 156] = b"%06o\0 " % sum(spoiled[block : block + BLOCK])
-    return bytes(spoiled)
+        damaged[block + 148 : block + 156] = b" " * 8
+        damaged[block + 148 : block + 156] = b"%06o\0 " % sum(damaged[block : block + BLOCK])
+    return bytes(damaged)
 
 
 def verdict(data: bytes) -> bytes | None:
-    """What goes on, or None for what is refused."""
+    """Return what is passed on, or None if the stream is refused."""
     try:
         return feed(data)[0]
     except CorruptedArchive:

@@ -1,4 +1,4 @@
-"""Requests of our own to S3: signatures, addresses, and the checksum of an upload in parts."""
+"""S3 requests: signatures, URLs, and the checksum of an upload in parts."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ from tests.s3 import use
 from tests.waiting import PATIENCE
 
 PUBLISHED = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
-"""Of the examples in Amazon's description of Signature Version 4 for S3."""
+"""Credentials of the examples in Amazon's description of Signature Version 4 for S3."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Volumes: ready means home and marker, and nothing is touched that is not meant."""
+"""Volumes: ready means home and marker, and only the expected generation is touched."""
 
 import asyncio
 import os

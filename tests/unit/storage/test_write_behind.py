@@ -1,4 +1,4 @@
-"""A pipe that is written behind gets what it was given, in order, and its thread goes."""
+"""Write-behind passes on everything in order, and ends its thread."""
 
 import os
 import threading
