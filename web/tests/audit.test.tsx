@@ -92,7 +92,7 @@ describe("an entry of the audit log", () => {
     }
   });
 
-  it("names who did it", () => {
+  it("names the actor", () => {
     const by = (kind: AuditEntry["actor"]["kind"], name: string) =>
       auditActor(entry({ actor: { kind, id: null, name } }));
     expect(by("user", "mina")).toBe("mina");
@@ -102,7 +102,7 @@ describe("an entry of the audit log", () => {
   });
 });
 
-/** Answers each call of the API with the next of these, and remembers what was asked. */
+/** Mocks the API: each call gets the next of these responses. Returns the calls. */
 function answer(...answers: Array<{ status?: number; body: unknown }>): {
   calls: Array<[string, RequestInit]>;
 } {
@@ -149,7 +149,7 @@ describe("the page of the audit log", () => {
     expect(place.querySelector('[role="status"]')!.textContent).toBe("3 shown");
   });
 
-  it("starts again at the newest entry with another filter", async () => {
+  it("starts at the newest entry when the filter changes", async () => {
     const { calls } = answer(page([9, 8], 8), page([7], null), page([], null));
     await act(() => render(<AdminAuditPage />, place));
     await settled();
@@ -162,7 +162,7 @@ describe("the page of the audit log", () => {
     expect(place.textContent).toContain("No entry matches.");
   });
 
-  it("shows a failure beside what is there", async () => {
+  it("shows an error beside the loaded entries", async () => {
     answer(page([9], 9), {
       status: 503,
       body: { error: { code: "UNAVAILABLE", message: "Try again shortly." } },
@@ -178,7 +178,7 @@ describe("the page of the audit log", () => {
 });
 
 describe("the dialog that sets a password", () => {
-  it("sends the admin's own password and shows why it was refused", async () => {
+  it("sends the admin's own password and shows why it was rejected", async () => {
     vi.stubGlobal("requestAnimationFrame", () => 0);
     const { calls } = answer({
       status: 403,

@@ -53,7 +53,7 @@ afterEach(() => {
 });
 
 describe("the delete dialog", () => {
-  it("moves a living workspace to the trash, unless one asks for more", async () => {
+  it("moves a workspace to the trash by default", async () => {
     show(null);
     expect(find("typed-name")).toBeNull();
     await submit();

@@ -4,28 +4,28 @@ import { clearDrafts, draftField } from "../src/state/drafts";
 
 beforeEach(clearDrafts);
 
-describe("what someone is typing", () => {
+describe("a draft", () => {
   const field = (server: string) => draftField("id/memo", server);
 
-  it("is the server's value until they type", () => {
+  it("has the server's value until the user types", () => {
     expect(field("old")).toMatchObject({ value: "old", dirty: false });
     expect(field("newer")).toMatchObject({ value: "newer", dirty: false });
   });
 
-  it("survives a change on the server, which is told", () => {
+  it("survives a change on the server, and reports the conflict", () => {
     field("old").set("mine");
     expect(field("theirs")).toMatchObject({ value: "mine", dirty: true, conflict: true });
     field("theirs").discard();
     expect(field("theirs")).toMatchObject({ value: "theirs", dirty: false, conflict: false });
   });
 
-  it("is no draft any more once saved", () => {
+  it("ends when it is saved", () => {
     field("old").set("mine");
     field("mine").saved("mine");
     expect(field("mine")).toMatchObject({ value: "mine", dirty: false });
   });
 
-  it("keeps what was typed while the save was under way", () => {
+  it("keeps what was typed during the save", () => {
     field("old").set("mine");
     field("old").set("mine, and more");
     field("mine").saved("mine");

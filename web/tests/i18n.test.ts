@@ -23,7 +23,7 @@ describe("languages", () => {
     expect(chooseLanguage("", "de")).toBe("en");
   });
 
-  it("stores the choice where the gateway's pages read it, and tells the page", () => {
+  it("stores the choice where the gateway's pages read it, and updates the page", () => {
     setLanguage("ko");
     expect(document.cookie).toContain("lang=ko");
     expect(document.documentElement.lang).toBe("ko");
@@ -32,7 +32,7 @@ describe("languages", () => {
     expect(language.value).toBe("en");
   });
 
-  it("says something for every key, in both", () => {
+  it("have a text for every key", () => {
     const empty = (tree: Tree) =>
       leaves(tree).filter(([key, text]) => text === "" && key !== "operations.NONE");
     expect(empty(en)).toEqual([]);
@@ -42,25 +42,25 @@ describe("languages", () => {
 });
 
 describe("times and sizes", () => {
-  it("counts down in two units at most", () => {
+  it("formats a span in at most two units", () => {
     expect(span(45, "en")).toBe("45 s");
     expect(span(3_600 + 20 * 60 + 5, "en")).toBe("1 h 20 min");
     expect(span(600, "ko")).toBe("10분");
     expect(span(-3, "en")).toBe("0 s");
   });
-  it("says a period in full", () => {
+  it("formats a period in one unit", () => {
     expect(period(604_800, "en")).toBe("7 days");
     expect(period(129_600, "en")).toBe("36 hours");
     expect(period(86_400, "ko")).toBe("1일");
   });
-  it("says how long ago", () => {
+  it("formats relative times", () => {
     const now = Date.parse("2026-01-01T12:00:00Z");
     expect(relative("2026-01-01T11:57:00Z", now, "en")).toBe("3 minutes ago");
     expect(relative("2026-01-01T11:59:55Z", now, "en")).toBe("just now");
     expect(relative("2026-01-01T11:59:55Z", now, "ko")).toBe("방금");
     expect(relative("2026-01-03T12:00:00Z", now, "en")).toBe("in 2 days");
   });
-  it("writes sizes", () => {
+  it("formats sizes", () => {
     expect(bytes(999)).toBe("999 B");
     expect(bytes(1_834_000_000)).toBe("1.8 GB");
   });

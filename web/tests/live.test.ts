@@ -58,13 +58,13 @@ describe("the live list", () => {
     expect(shown()).toEqual([]);
   });
 
-  it("replaces everything with a fresh snapshot", () => {
+  it("replaces everything with a new snapshot", () => {
     snapshot(workspace({ id: "a" }));
     snapshot(workspace({ id: "b" }));
     expect(shown().map((item) => item.id)).toEqual(["b"]);
   });
 
-  it("shows a snapshot that comes in pieces once it is complete", () => {
+  it("shows a snapshot in batches once it is complete", () => {
     snapshot(workspace({ id: "old" }));
     stream().say("snapshot", { items: [workspace({ id: "a" })], more: true });
     expect(shown().map((item) => item.id)).toEqual(["old"]);
@@ -72,20 +72,20 @@ describe("the live list", () => {
     expect(shown().map((item) => item.id)).toEqual(["a", "b"]);
   });
 
-  it("drops the pieces of a snapshot that was cut off", () => {
+  it("drops the batches of an incomplete snapshot", () => {
     stream().say("snapshot", { items: [workspace({ id: "stale" })], more: true });
     stream().onerror?.();
     snapshot(workspace({ id: "fresh" }));
     expect(shown().map((item) => item.id)).toEqual(["fresh"]);
   });
 
-  it("drops an answer that is older than what an event already told", () => {
+  it("drops a response that is older than an event", () => {
     snapshot(workspace({ phase: "STANDBY", version: 2 }));
     live.applyWorkspace(workspace({ phase: "RUNNING", version: 1 }));
     expect(shown()[0]?.phase).toBe("STANDBY");
   });
 
-  it("does not mix in another's workspace that an admin acted on", () => {
+  it("does not add another user's workspace that an admin acted on", () => {
     snapshot();
     live.applyWorkspace(workspace({ owner: { id: "someone-else", username: "x" } }));
     expect(shown()).toEqual([]);
@@ -116,7 +116,7 @@ describe("the connection", () => {
     expect(live.connection.value).toBe("live");
   });
 
-  it("is opened again when the server refused it for a while", async () => {
+  it("is reopened after the server rejected it", async () => {
     answerSession(503);
     stream().close();
     stream().onerror?.();
@@ -124,7 +124,7 @@ describe("the connection", () => {
     expect(FakeEventSource.opened).toHaveLength(2);
   });
 
-  it("is given up when the session has ended", async () => {
+  it("is not reopened when the session has ended", async () => {
     answerSession(401);
     stream().close();
     stream().onerror?.();
@@ -134,7 +134,7 @@ describe("the connection", () => {
     expect(location.pathname).toBe("/login");
   });
 
-  it("is opened again after silence without heartbeats", async () => {
+  it("is reopened when heartbeats are missing", async () => {
     snapshot();
     await vi.advanceTimersByTimeAsync(76_000);
     expect(FakeEventSource.opened).toHaveLength(2);

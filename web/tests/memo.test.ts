@@ -8,7 +8,7 @@ import { detailed, workspace } from "./samples";
 
 const calls: { method: string; url: string; body: unknown }[] = [];
 
-/** Answers each call with the next of these bodies. */
+/** Mocks fetch: each call gets the next of these bodies. */
 function answer(...bodies: unknown[]) {
   vi.stubGlobal(
     "fetch",
@@ -31,7 +31,7 @@ beforeEach(() => {
 afterEach(() => vi.unstubAllGlobals());
 
 describe("a memo", () => {
-  it("is saved over the memo that was shown", async () => {
+  it("replaces the memo that was shown", async () => {
     const shown = detailed({ memo: "old", version: 1 });
     answer(detailed({ memo: "old", version: 3 }), detailed({ memo: "new", version: 4 }));
     expect(await saveMemo(shown, "new")).toBe(true);
@@ -39,7 +39,7 @@ describe("a memo", () => {
     expect(cachedDetail(shown.id)?.memo).toBe("new");
   });
 
-  it("does not overwrite one that was written elsewhere and not yet loaded", async () => {
+  it("does not overwrite a memo that was written elsewhere and not yet loaded", async () => {
     const shown = detailed({ memo: "old", version: 1 });
     const draft = draftField("w/memo", shown.memo);
     draft.set("typed here");
@@ -50,14 +50,14 @@ describe("a memo", () => {
     expect([after.value, after.conflict]).toEqual(["typed here", true]);
   });
 
-  it("stays as typed when a newer workspace is loaded", () => {
+  it("keeps the typed text when a newer workspace is loaded", () => {
     cacheDetail(detailed({ memo: "old", version: 1 }));
     draftField("w/memo", "old").set("typing");
     cacheDetail(detailed({ memo: "old", version: 2, phase: "STANDBY" }));
     expect(draftField("w/memo", cachedDetail(workspace().id)!.memo).value).toBe("typing");
   });
 
-  it("is not replaced by an older answer", () => {
+  it("is not replaced by an older response", () => {
     cacheDetail(detailed({ memo: "new", version: 2 }));
     cacheDetail(detailed({ memo: "old", version: 1 }));
     expect(cachedDetail(workspace().id)?.memo).toBe("new");
@@ -70,7 +70,7 @@ describe("a memo", () => {
 });
 
 describe("the search in memos", () => {
-  it("asks the server for every page", async () => {
+  it("fetches every page from the server", async () => {
     const page = (first: number, count: number) =>
       Array.from({ length: count }, (_, index) => workspace({ id: `w${first + index}` }));
     answer({ items: page(0, 200), total: 201 }, { items: page(200, 1), total: 201 });

@@ -35,7 +35,7 @@ afterEach(() => {
 });
 
 describe("the memo of an open page", () => {
-  it("can be typed only after it is loaded, and stays typed when an event brings a newer workspace", async () => {
+  it("accepts typing only after it is loaded, and keeps it when an event brings a newer workspace", async () => {
     await show(1);
     expect(field()).toBeNull();
     await answer(detailed({ memo: "old", version: 1 }));

@@ -4,7 +4,7 @@ import { leavesDashboard, safeNext } from "../src/next";
 
 const origin = "http://localhost:8080";
 
-describe("where to go after signing in", () => {
+describe("the path after the sign-in", () => {
   it.each(["/", "/trash", "/w/01j0/folder?x=1#y", "/workspaces/01j0"])("accepts %s", (next) => {
     expect(safeNext(next, origin)).toBe(next);
   });
@@ -21,7 +21,7 @@ describe("where to go after signing in", () => {
     "http://evil.example/",
     "javascript:alert(1)",
     "/login?next=/login",
-  ])("refuses %j", (next) => {
+  ])("rejects %j", (next) => {
     expect(safeNext(next, origin)).toBe("/");
   });
 

@@ -31,7 +31,7 @@ describe("what the owner can do", () => {
     expect(actions).toEqual(offered ? ["cancel"] : []);
   });
 
-  it("does not offer to cancel the archiving that a delete asked for", () => {
+  it("does not offer to cancel the archiving of a delete", () => {
     const deleting = workspace({
       operation: "ARCHIVING",
       desired_state: "DELETED",
@@ -40,14 +40,14 @@ describe("what the owner can do", () => {
     expect(actionsFor(deleting, "owner")).toEqual([]);
   });
 
-  it("can take back a start that waits for its retry", () => {
+  it("can stop a start that waits for its retry", () => {
     const waiting = workspace({ phase: "STANDBY", desired_state: "RUNNING" });
     expect(isWaiting(waiting)).toBe(true);
     expect(actionsFor(waiting, "owner")).toContain("stop");
     expect(actionsFor(waiting, "owner")).not.toContain("start");
   });
 
-  it("in the trash, undelete and delete for good, and only at rest", () => {
+  it("in the trash, undelete and delete permanently, except during an operation", () => {
     const deleted = { phase: "DELETED", deleted_at: "2026-01-01T00:00:00Z" } as const;
     expect(actionsFor(workspace(deleted), "owner")).toEqual(["undelete", "delete"]);
     expect(actionsFor(workspace({ ...deleted, operation: "ARCHIVING" }), "owner")).toEqual([]);
@@ -57,13 +57,13 @@ describe("what the owner can do", () => {
 describe("recovery", () => {
   const failed = (...ways_out: RecoveryOption[]) =>
     workspace({ phase: "ERROR", desired_state: "RUNNING", ways_out });
-  it("is offered as long as the server knows a way out", () => {
+  it("is offered if the server reports an option", () => {
     for (const viewer of ["owner", "admin"] as const) {
       expect(actionsFor(failed("look_again"), viewer)).toEqual(["recover", "delete"]);
       expect(actionsFor(failed(), viewer)).toEqual(["delete"]);
     }
   });
-  it("asks for a choice unless there is only a new look", () => {
+  it("asks for a choice unless a retry is the only option", () => {
     expect(asksHowToRecover(failed("look_again"))).toBe(false);
     expect(asksHowToRecover(failed("home"))).toBe(true);
     expect(asksHowToRecover(failed("archive", "empty"))).toBe(true);
@@ -71,12 +71,12 @@ describe("recovery", () => {
   });
 });
 
-describe("the places of the buttons", () => {
+describe("the slots of the buttons", () => {
   const phases: Phase[] = ["PENDING", "ARCHIVED", "STANDBY", "RUNNING", "ERROR"];
   const places = phases.map((phase) =>
     actionSlots(actionsFor(workspace({ phase, desired_state: phase as never }), "owner")),
   );
-  it("hold every action, each in one place", () => {
+  it("hold every action once", () => {
     for (const phase of phases) {
       const actions = actionsFor(workspace({ phase, desired_state: phase as never }), "owner");
       expect(actionSlots(actions).filter(Boolean).sort()).toEqual([...actions].sort());
@@ -90,7 +90,7 @@ describe("the places of the buttons", () => {
   });
 });
 
-describe("what an admin can do with another's workspace", () => {
+describe("what an admin can do with another user's workspace", () => {
   it.each<[Phase, string[]]>([
     ["RUNNING", ["stop", "delete"]],
     ["STANDBY", ["delete"]],
@@ -103,10 +103,10 @@ describe("what an admin can do with another's workspace", () => {
 
 describe("deadlines", () => {
   const dates = { standby_at: "2026-01-01T01:00:00Z", archive_at: "2026-01-01T02:00:00Z" };
-  it("is the standby of a running one", () => {
+  it("is the standby time of a running workspace", () => {
     expect(nextDeadline(workspace({ phase: "RUNNING", ...dates }))?.kind).toBe("standby");
   });
-  it("is the archive of one on standby", () => {
+  it("is the archive time of a paused workspace", () => {
     expect(nextDeadline(workspace({ phase: "STANDBY", ...dates }))?.kind).toBe("archive");
   });
   it("is none while an operation runs", () => {
@@ -141,10 +141,10 @@ describe("the list", () => {
   it("filters by phase", () => {
     expect(ids({ query: "", phase: "ARCHIVED", sort: "name" })).toEqual(["a"]);
   });
-  it("sorts names as people count", () => {
+  it("sorts numbers in names by value", () => {
     expect(ids({ query: "", phase: "", sort: "name" })).toEqual(["b", "a", "c"]);
   });
-  it("puts what runs first, then the last used, and errors first by phase", () => {
+  it("puts running workspaces first, then by last use, and errors first by phase", () => {
     expect(ids({ query: "", phase: "", sort: "activity" }).slice(0, 2)).toEqual(["b", "a"]);
     expect(ids({ query: "", phase: "", sort: "phase" })[0]).toBe("c");
   });

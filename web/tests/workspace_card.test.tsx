@@ -16,7 +16,7 @@ const button = (action: string) => page.querySelector<HTMLElement>(`[data-testid
 const alert = () => page.querySelector("[role=alert]")?.textContent;
 const stopped = workspace({ phase: "STANDBY", desired_state: "STANDBY" });
 
-/** Shows what the server last said, as events do. */
+/** Renders the workspace as the server last reported it. */
 async function hear(...items: Workspace[]): Promise<void> {
   workspaces.value = new Map(items.map((item) => [item.id, item]));
   await wait(50);
@@ -27,7 +27,7 @@ async function become(state: "lost" | "live"): Promise<void> {
   await wait(50);
 }
 
-/** Answers actions; whatever else the page loads is still on its way. */
+/** Mocks the API: actions get a response, other calls never finish. */
 function answer(act: () => Promise<Response>): void {
   const never = new Promise<Response>(() => {});
   vi.stubGlobal("fetch", (_: string, init: RequestInit) => (init.method === "GET" ? never : act()));
@@ -72,7 +72,7 @@ describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view
     await wait(1_000);
   });
 
-  it("shows why it was refused until the cause is gone", async () => {
+  it("shows the error until its cause is gone", async () => {
     await press("start");
     expect(alert()).toContain("Too many workspaces are running.");
     const others = ["b", "c"].map((id) => workspace({ id }));
@@ -82,7 +82,7 @@ describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view
     expect(alert()).toBeUndefined();
   });
 
-  it("shows an error until the workspace is another", async () => {
+  it("shows an error until the workspace changes", async () => {
     refuse("INVALID_STATE");
     await press("start");
     expect(alert()).toContain("Not possible in this state.");
@@ -90,7 +90,7 @@ describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view
     expect(alert()).toBeUndefined();
   });
 
-  it("says it in Korean, with the server's English as a detail", async () => {
+  it("shows it in Korean, with the server's English message as a detail", async () => {
     setLanguage("ko");
     await press("start");
     const note = page.querySelector("[role=alert]")!;
@@ -98,7 +98,7 @@ describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view
     expect(note.querySelector("details:not([open])")?.textContent).toContain("refused");
   });
 
-  it("shows that the server does not answer until it does", async () => {
+  it("shows that the server does not answer, until it does", async () => {
     answer(() => Promise.reject(new TypeError("no network")));
     await press("start");
     expect(alert()).toContain("No answer.");
@@ -108,7 +108,7 @@ describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view
     expect(alert()).toBeUndefined();
   });
 
-  it("is not taken from a second click on what has taken its place", async () => {
+  it("ignores a second click on the button that replaced it", async () => {
     const calls = vi.fn(async () => new Response(JSON.stringify(stopped), { status: 200 }));
     await hear(workspace());
     expect(button("stop").getAttribute("aria-disabled")).toBe("true");
@@ -122,7 +122,7 @@ describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view
 });
 
 describe("an archived workspace's own page", () => {
-  it("says when it was archived, and how large the archive is", async () => {
+  it("shows when it was archived, and the size of the archive", async () => {
     const archived = workspace({ phase: "ARCHIVED", desired_state: "ARCHIVED", has_archive: true });
     await hear(archived);
     cacheDetail(
@@ -135,7 +135,7 @@ describe("an archived workspace's own page", () => {
 });
 
 describe("a workspace that nobody has opened", () => {
-  it.each(Object.entries(VIEWS))("is not called used, in %s", async (_, view) => {
+  it.each(Object.entries(VIEWS))("has no time of last use, in %s", async (_, view) => {
     answer(async () => new Response("{}"));
     act(() => render(view, page));
     expect(page.querySelector(".card, .detail")!.textContent).not.toContain("Last used");
@@ -145,7 +145,7 @@ describe("a workspace that nobody has opened", () => {
 });
 
 describe("the list of workspaces", () => {
-  it("is sorted and filtered as before after a reload", async () => {
+  it("keeps its order and filter after a reload", async () => {
     sessionStorage.setItem("codehub.list", JSON.stringify({ query: "", phase: "RUNNING", sort: "name" }));
     vi.resetModules();
     const live = await import("../src/state/live");
@@ -156,7 +156,7 @@ describe("the list of workspaces", () => {
     expect(page.querySelector(".card")).toBeNull();
   });
 
-  it("says in Korean when something happened, and does not ask for it", async () => {
+  it("shows times in Korean as facts, not as requests", async () => {
     setLanguage("ko");
     const just = new Date().toISOString();
     await hear({ ...stopped, last_access_at: just });
