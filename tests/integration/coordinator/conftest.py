@@ -1,4 +1,4 @@
-"""A coordinator on real PostgreSQL, Redis, files and processes, with a tiny IDE."""
+"""Fixture: a coordinator on real PostgreSQL, Redis, files and processes, with a tiny IDE."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ from tests.waiting import eventually
 
 LIMITS = Limits(10, 100)
 UID_BASE = 2_000_000 + 10_000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-"""Where a user stands for a workspace, all of the user's processes are its own: test processes share none."""
+"""A workspace owns all processes of its user, so parallel test processes must not share users."""
 INSTALLATION = "test-installation"
 IDE = """
 import http.server, socketserver, sys
@@ -73,7 +73,7 @@ if not os.path.exists("started"):
 
 
 def images_toml() -> str:
-    """`tiny` runs; `writer` runs and fills its home; `hangs-once` runs at its second start; `broken` ends."""
+    """Return four images: `tiny` runs, `writer` fills its home, `hangs-once` hangs once, `broken` exits."""
     source = _quoted(IDE)
     return (
         '[[image]]\nname = "tiny"\ndefault = true\nready_path = "/"\n'
@@ -92,7 +92,7 @@ def _quoted(source: str) -> str:
 
 
 class CoordinatorStack:
-    """One installation, and as many coordinators as a test starts."""
+    """One installation with any number of coordinators."""
 
     def __init__(self, settings: Settings, engine: AsyncEngine, pool: asyncpg.Pool) -> None:
         self.settings = settings
@@ -155,7 +155,7 @@ class CoordinatorStack:
             )
 
     async def hint(self, workspace_id: str) -> None:
-        """Send the hint that a wish sends."""
+        """Send the hint that a new desired state sends."""
         async with self.engine.begin() as conn:
             payload = json.dumps({"id": workspace_id, "user_id": "u1"})
             await conn.execute(text("SELECT pg_notify('ws_wake', :payload)"), {"payload": payload})
@@ -189,16 +189,16 @@ class CoordinatorStack:
             )
 
     async def take_leadership(self) -> int:
-        """Return the epoch of a term that the test itself holds, so that no coordinator interferes."""
+        """Stop all coordinators, and return the epoch of a term of the test itself."""
         await self.stop()
         url = self.settings.database_url
-        term = await eventually(lambda: campaign(url, "test"), "nobody else to lead")
+        term = await eventually(lambda: campaign(url, "test"), "no other coordinator to lead")
         assert term is not None
         await term.resign()
         return term.epoch
 
     async def timeline(self, workspace_id: str) -> list[str]:
-        """The timeline, oldest first."""
+        """Return the timeline, oldest entry first."""
         async with self.engine.connect() as conn:
             rows = await conn.execute(
                 select(timeline.c.event, timeline.c.message)
@@ -215,7 +215,7 @@ class CoordinatorStack:
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float:
-    """Return a sample as Prometheus reads it; 0 if there is none."""
+    """Return a sample as Prometheus reads it, or 0 if there is none."""
     samples = [
         sample
         for family in text_string_to_metric_families(metrics.exposition()[0].decode())
@@ -269,9 +269,9 @@ async def new_stack(
         try:
             await stack.delete_container(workspace_id)
         except RuntimeFailure as error:
-            pytest.fail(f"a container stayed behind: {error}")
+            pytest.fail(f"a container was left: {error}")
     for job_id in await stack.providers.jobs.list():
         await stack.providers.jobs.cancel(job_id)
     await engine.dispose()
-    await asyncio.get_running_loop().shutdown_default_executor()  # what it was told to do is not cancelled
+    await asyncio.get_running_loop().shutdown_default_executor()  # its work is not cancelled
     shutil.rmtree(data_dir)

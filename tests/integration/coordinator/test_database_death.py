@@ -1,4 +1,4 @@
-"""Losing the database gives up leadership, reconnects and campaigns again."""
+"""A coordinator that loses the database gives up leadership, reconnects and campaigns again."""
 
 import asyncio
 from collections.abc import Iterator

@@ -32,10 +32,10 @@ RESERVE = 16 * MIB
 
 @pytest.fixture
 async def disk() -> AsyncIterator[Disk]:
-    place = short_temp_dir(Path("/tmp"))
-    async with small_disk(place / "d", 64):
-        yield Disk(place / "d")
-    shutil.rmtree(place)
+    directory = short_temp_dir(Path("/tmp"))
+    async with small_disk(directory / "d", 64):
+        yield Disk(directory / "d")
+    shutil.rmtree(directory)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def test_a_restore_waits_for_room_and_goes_on(disk: Disk, stack: Coordinat
 async def test_a_start_that_waits_too_long_is_given_up_without_an_error(
     disk: Disk, stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it waits it cannot be archived, which is what would make room."""
+    """While it waits, it cannot be archived, which would free space."""
     monkeypatch.setattr(steps, "START_WAITS", timedelta(seconds=1))
     await start(stack)
     workspace_id = await stack.create(DesiredState.STANDBY)
@@ -140,16 +140,16 @@ async def test_a_start_that_waits_too_long_is_given_up_without_an_error(
 async def test_the_home_with_the_most_files_is_stopped_before_the_inodes_are_used_up(
     database_url: str, redis_url: str
 ) -> None:
-    place = short_temp_dir(Path("/tmp"))
+    directory = short_temp_dir(Path("/tmp"))
     async with (
-        small_disk(place / "d", 64, inodes=4000),
-        new_stack(database_url, redis_url, within=place / "d") as stack,
+        small_disk(directory / "d", 64, inodes=4000),
+        new_stack(database_url, redis_url, within=directory / "d") as stack,
     ):
         await stack.start(
             stack.with_settings(disk_reserve_files=1000, disk_grace_seconds=1, coordinator_disk_interval=0.2)
         )
         large, many = await running(stack, 20), await running(stack, 1)
-        fill_with_files(await stack.home(many), place / "d", leave=800)
+        fill_with_files(await stack.home(many), directory / "d", leave=800)
         await stack.until_phase(many, Phase.STANDBY)
         stopped = next(
             line for line in await stack.timeline(many) if line.startswith("stopped: Stopped: the disk")
@@ -162,7 +162,7 @@ async def test_the_home_with_the_most_files_is_stopped_before_the_inodes_are_use
         assert "more files, less than the reserve of 1,000" in (waiting.error_message or "")
         shutil.rmtree(await stack.home(many) / "files")
         await stack.until_phase(many, Phase.RUNNING)
-    shutil.rmtree(place)
+    shutil.rmtree(directory)
 
 
 def fill_with_files(home: Path, disk: Path, *, leave: int) -> None:
@@ -232,10 +232,10 @@ async def test_measuring_writes_no_workspace_row_and_nothing_that_is_known(
 async def test_a_process_that_writes_without_end_is_stopped_and_postgresql_beside_it_goes_on(
     redis_url: str,
 ) -> None:
-    """Everything on one disk, as `codehub up` has it."""
-    place = short_temp_dir(Path("/tmp"))
-    async with small_disk(place / "d", 400):
-        disk = Disk(place / "d")
+    """Everything is on one disk, as with `codehub up`."""
+    directory = short_temp_dir(Path("/tmp"))
+    async with small_disk(directory / "d", 400):
+        disk = Disk(directory / "d")
         postgres = EmbeddedPostgres(disk.path / "pg", TOOLS_DIR, durable=False)
         make_dir(disk.path / "pg", 0o711)
         await postgres.start()
@@ -262,15 +262,15 @@ async def test_a_process_that_writes_without_end_is_stopped_and_postgresql_besid
                 assert postgres.process.poll() is None
         finally:
             postgres.stop()
-    shutil.rmtree(place)
+    shutil.rmtree(directory)
 
 
 async def test_a_workspace_ends_at_its_quota_and_its_full_home_starts_again(
     database_url: str, redis_url: str
 ) -> None:
     quota = 80 * MIB
-    with quota_disk() as place:
-        async with new_stack(database_url, redis_url, within=place) as stack:
+    with quota_disk() as directory:
+        async with new_stack(database_url, redis_url, within=directory) as stack:
             await stack.start(stack.with_settings(home_quota_bytes=quota, coordinator_disk_interval=0.2,
                                                   disk_reserve_bytes=100 * MIB))  # fmt: skip
             full, other = await stack.create(image="writer"), await stack.create()

@@ -1,4 +1,4 @@
-"""Health checks and metrics of a real leader: what fails is named with its remedy, and turns good again."""
+"""Health checks and metrics of a real leader: a failure appears with its remedy, and recovers."""
 
 import asyncio
 import os
@@ -75,10 +75,10 @@ async def test_a_root_of_homes_without_its_marker_degrades_and_turns_back(stack:
 
 
 async def test_a_gc_alarm_stays_until_a_cycle_without_one(stack: CoordinatorStack) -> None:
-    """An archive that no workspace of this database ever made: the database may be the wrong one."""
-    place = stack.settings.data_dir / "archives" / WORKSPACE / ARCHIVE
-    place.mkdir(parents=True)
-    (place / "home.tar.zst").write_bytes(b"an archive")
+    """An archive of no workspace in this database may mean that the database is the wrong one."""
+    directory = stack.settings.data_dir / "archives" / WORKSPACE / ARCHIVE
+    directory.mkdir(parents=True)
+    (directory / "home.tar.zst").write_bytes(b"an archive")
     metrics = await stack.start(stack.with_settings(coordinator_gc_interval=0.2))
     found = await until_degraded(stack, CheckName.GC)
     assert "nothing is deleted" in found.checks[CheckName.GC].message
@@ -282,7 +282,7 @@ async def test_the_bytes_that_gc_frees_are_counted(stack: CoordinatorStack) -> N
 async def test_a_decision_that_was_overtaken_is_counted(
     stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner's wish is committed between the leader's reading of a row and its own write."""
+    """The owner's request is committed after the leader has read the row and before it writes."""
     metrics = await stack.start()
     workspace_id = await stack.create(DesiredState.STANDBY)
     await stack.until_phase(workspace_id, Phase.STANDBY)

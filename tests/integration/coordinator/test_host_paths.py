@@ -1,4 +1,4 @@
-"""What goes wrong is told to a workspace's owner without paths of the host."""
+"""Errors reach a workspace's owner without paths of the host."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 @dataclass(frozen=True)
 class Fault:
-    """`at` is where the workspace stands when it happens, `then` what is wished after it."""
+    """A fault. `at` is the state in which it happens, `then` what is requested afterwards."""
 
     happens: Callable[[CoordinatorStack, Workspace, Path], None]
     shows: str
@@ -28,8 +28,8 @@ class Fault:
 
 def goes_away(name: str) -> Callable[[CoordinatorStack, Workspace, Path], None]:
     def happens(stack: CoordinatorStack, _workspace: Workspace, _home: Path) -> None:
-        place = stack.settings.data_dir / name
-        place.rename(place.with_name(f"{name}-away"))
+        directory = stack.settings.data_dir / name
+        directory.rename(directory.with_name(f"{name}-away"))
 
     return happens
 
@@ -68,10 +68,10 @@ FAULTS = {
 
 
 async def shown(stack: CoordinatorStack, workspace_id: str) -> str:
-    """All that the API and the pages show of a workspace, with its timeline."""
+    """Return everything that the API and the pages show of a workspace, with its timeline."""
     async with (
         stack.engine.begin() as conn
-    ):  # as a wish does: the hint of one is lost before the leader listens
+    ):  # repeat the hint of the request: it is lost before the leader listens
         hint = json.dumps({"id": workspace_id, "user_id": "u1"})
         await conn.execute(text("SELECT pg_notify('ws_wake', :hint)"), {"hint": hint})
     workspace = await stack.get(workspace_id)

@@ -1,4 +1,4 @@
-"""An IDE that hangs, at its start or later, is replaced by a real coordinator on real processes."""
+"""A real coordinator replaces an IDE that hangs, at its start or later."""
 
 import os
 import signal
@@ -16,12 +16,12 @@ from tests.integration.coordinator.conftest import CoordinatorStack
 from tests.integration.coordinator.test_life import controller_of
 from tests.waiting import eventually, until
 
-SOON = timedelta(seconds=40)
-"""Longer than a container may be silent, and than a retry waits."""
+RETRY_WAIT = timedelta(seconds=40)
+"""Longer than the wait for a silent container and the wait for a retry."""
 
 
 class Leader:
-    """A coordinator whose time the test moves."""
+    """A leader whose clock the test advances."""
 
     def __init__(self, stack: CoordinatorStack, epoch: int, workspace_id: str) -> None:
         self.passed = timedelta(0)
@@ -35,7 +35,7 @@ class Leader:
         return await self._bench.get(self._workspace_id)
 
     async def attempt(self) -> str | None:
-        """Which attempt has started the container that runs now."""
+        """Return the attempt that started the current container."""
         fact = await self._bench.providers.runtime.status(self._workspace_id)
         return fact.op_id if fact.running else None
 
@@ -51,7 +51,7 @@ def state_of(stack: CoordinatorStack, workspace_id: str) -> State:
 
 
 def freeze(stack: CoordinatorStack, workspace_id: str) -> None:
-    """SIGSTOP for every process of the workspace's tree."""
+    """Send SIGSTOP to every process of the workspace."""
     for process in descendants(state_of(stack, workspace_id).keeper.pid):
         process.send(signal.SIGSTOP)
 
@@ -71,7 +71,7 @@ async def test_a_start_that_hangs_is_tried_again_within_its_operation(stack: Coo
     leader.passed += leader.start_time * 0.1
     failed = await leader.look()
     assert (failed.operation, failed.op_id, failed.error_count) == (Operation.STARTING, hung.op_id, 1)
-    leader.passed += SOON
+    leader.passed += RETRY_WAIT
     running = await eventually(leader.look, "the second IDE to answer", lambda w: w.phase is Phase.RUNNING)
     assert (running.operation, running.error_count) == (Operation.NONE, 1)
     assert await leader.attempt() == f"{hung.op_id}-1"
@@ -94,7 +94,7 @@ async def test_a_running_ide_that_hangs_is_replaced(stack: CoordinatorStack) -> 
     freeze(stack, workspace_id)
     leader.passed += timedelta(hours=1)
     assert (await leader.look()).phase is Phase.RUNNING, "30 s are not over"
-    leader.passed += SOON
+    leader.passed += RETRY_WAIT
     starting = await eventually(leader.look, "a start", lambda w: w.operation is Operation.STARTING)
     assert state_of(stack, workspace_id).keeper == keeper, "it has half of the time of a start to come back"
     leader.passed += leader.start_time * 0.55

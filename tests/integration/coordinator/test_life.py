@@ -1,4 +1,4 @@
-"""The life of a workspace, driven by a real coordinator."""
+"""The lifecycle of a workspace with a real coordinator."""
 
 import os
 import re
@@ -42,7 +42,7 @@ from tests.waiting import eventually, until, wait_for
 def controller_of(
     stack: CoordinatorStack, epoch: int, clock: Callable[[], datetime] = REAL.clock
 ) -> Controller:
-    """Return a leader's controller, which does nothing but what the test asks of it."""
+    """Return a leader's controller, which the test drives step by step."""
     state, settings = LeaderState(), stack.settings
     return Controller(
         stack.leader_database(epoch, timedelta(1)),
@@ -250,7 +250,7 @@ async def test_a_container_that_vanishes_is_started_again(stack: CoordinatorStac
     workspace_id = await stack.create()
     first = await stack.until_phase(workspace_id, Phase.RUNNING)
     home = await stack.home(workspace_id)
-    # Otherwise it is back before all of it has gone.
+    # Without the lock, the container is back before all of it is gone.
     lock = wait_for(lambda: try_lock(home.with_name(".lock")), "the lock of the home")
     await stack.delete_container(workspace_id)
     os.close(lock)
@@ -263,7 +263,7 @@ async def test_a_container_that_vanishes_is_started_again(stack: CoordinatorStac
 async def test_routes_of_containers_that_are_gone_go_before_any_other_is_started(
     stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On Docker the next container may get the address of an earlier one, which is another's.
+    """On Docker, the next container may get the address of another workspace's earlier container.
 
     While the containers cannot be observed, no route can be removed: nothing is started.
     """
@@ -399,34 +399,34 @@ async def test_a_foreign_home_is_set_aside_when_the_owner_has_chosen(
 
 
 async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(stack: CoordinatorStack) -> None:
-    """The row of one that rests is not touched; one of which something is wished says why it waits."""
+    """An idle row is not written. A workspace with a new request shows why it waits."""
     await stack.start()
-    resting, wished = await stack.create(DesiredState.STANDBY), await stack.create(DesiredState.STANDBY)
-    for workspace_id in (resting, wished):
+    idle, requested = await stack.create(DesiredState.STANDBY), await stack.create(DesiredState.STANDBY)
+    for workspace_id in (idle, requested):
         await stack.until_phase(workspace_id, Phase.STANDBY)
     await stack.stop()  # this leader still looks at both, because they have just moved; the next one does not
-    before = await stack.get(resting)
+    before = await stack.get(idle)
     root = stack.settings.data_dir / "volumes"
     root.rename(root.with_name("away"))
     await stack.start()
-    await stack.set_desired_state(wished, DesiredState.RUNNING)
+    await stack.set_desired_state(requested, DesiredState.RUNNING)
 
     async def hinted() -> Workspace:
-        """Repeat the hint of the wish: it is lost if the leader does not listen yet."""
-        await stack.hint(wished)
-        return await stack.get(wished)
+        """Repeat the hint of the request, which is lost if the leader does not listen yet."""
+        await stack.hint(requested)
+        return await stack.get(requested)
 
     reason = ConditionName.VOLUME_READY
     seen = await eventually(hinted, "the reason", lambda w: w.conditions[reason].reason == "Unobservable")
     assert seen.phase is Phase.STANDBY
     root.with_name("away").rename(root)
-    await stack.until_phase(wished, Phase.RUNNING)
-    assert await stack.get(resting) == before
+    await stack.until_phase(requested, Phase.RUNNING)
+    assert await stack.get(idle) == before
 
 
 @pytest.mark.parametrize("lost", ["volumes", "runtime"])
 async def test_an_outage_writes_and_queues_nothing(stack: CoordinatorStack, lost: str) -> None:
-    """Whether it is the volumes or the runtime that cannot be observed."""
+    """Neither an outage of the volumes nor one of the runtime."""
     await stack.start()
     both = await stack.create(), await stack.create(DesiredState.STANDBY)
     before = [
@@ -457,7 +457,7 @@ async def test_an_archive_that_is_back_is_found_again_beside_a_living_home(stack
     archive = stack.settings.data_dir / "archives" / standing.archive_key
 
     async def audited() -> str:
-        """What a leader says of the archive after an audit and the looks that follow."""
+        """Return the reason of the archive condition after an audit and the next reconciles."""
         controller = controller_of(stack, epoch)
         await controller.audit()
         for _ in range(3):
@@ -485,7 +485,7 @@ async def test_a_leader_that_wakes_up_late_stops_no_container(stack: Coordinator
 
 
 async def test_a_row_that_is_locked_for_long_is_no_failure_of_its_workspace(stack: CoordinatorStack) -> None:
-    """The deletion of an account locks all rows of its user, for as long as it takes."""
+    """The deletion of an account locks all rows of its user while it runs."""
     workspace_id = await stack.create(DesiredState.STANDBY)
     before, controller = await stack.get(workspace_id), controller_of(stack, await stack.take_leadership())
     async with stack.engine.begin() as conn:
@@ -538,7 +538,7 @@ async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(stack:
 async def test_a_delete_without_an_archive_removes_the_home_and_all_archives_at_once(
     stack: CoordinatorStack, phase: Phase
 ) -> None:
-    """Beside it, an ordinary delete keeps its archive for the grace period."""
+    """An ordinary delete of another workspace keeps its archive for the grace period."""
     await stack.start(stack.with_settings(coordinator_idle_interval=0.5))
     workspace_id, other = await stack.create(), await stack.create()
     for name in (workspace_id, other):

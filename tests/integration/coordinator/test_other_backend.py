@@ -1,4 +1,4 @@
-"""A workspace of another runtime is left alone by a coordinator, and carried over by `codehub up` alone."""
+"""A coordinator leaves a workspace of another runtime alone. Only `codehub up` migrates it."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -85,7 +85,7 @@ async def test_ttl_and_gc_touch_neither_it_nor_what_it_has(stack: CoordinatorSta
 async def test_up_carries_workspaces_over_when_it_has_changed_the_runtime(
     stack: CoordinatorStack, noted: runtime_choice.RuntimeKind | None, schema_before: str, after: str
 ) -> None:
-    """Without a note, an engine that does not answer is gone: an operator has removed the note."""
+    """Without a recorded runtime, an engine that does not answer counts as removed by the operator."""
     workspace_id = await stack.create(DesiredState.STANDBY)
     await put_on(stack, workspace_id, "docker")
     settings = stack.with_settings(docker_host="unix:///nowhere/docker.sock")

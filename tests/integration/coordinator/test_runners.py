@@ -1,4 +1,4 @@
-"""TTL, GC and cancel, by the runners of a real leader on real stores."""
+"""TTL, GC and cancel with the runners of a real leader on real stores."""
 
 import asyncio
 import os
@@ -12,6 +12,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from sqlalchemy import func, insert, select, update
+from tests.stop_job_halfway import sleepy_tar
 
 from codehub.bus.activity import KEY, ActivityLog
 from codehub.coordinator import postgres_backend
@@ -19,8 +20,7 @@ from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.leadership_loop import gc_rules_of
 from codehub.coordinator.providers import Providers
 from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
-from codehub.database import controller_writes as store_records
-from codehub.database import gate, gateway_reports, timeline
+from codehub.database import controller_writes, gate, gateway_reports, timeline
 from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.leadership import StaleLeader, campaign
 from codehub.database.tables import archives, audit_log, workspaces
@@ -33,7 +33,6 @@ from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.host.file_lock import try_lock
 from codehub.storage.archive.async_archive_store import ArchiveStore
-from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import CoordinatorStack
 from tests.services import processes_of
 from tests.trees import give_to_its_user, make_tree, tree_hash
@@ -49,7 +48,7 @@ def leader_database_of(stack: CoordinatorStack, epoch: int) -> PostgresLeaderDat
 
 
 async def expire(stack: CoordinatorStack, redis: Redis, epoch: int, now: datetime) -> None:
-    """One TTL cycle at this time."""
+    """Run one TTL cycle at this time."""
     database = leader_database_of(stack, epoch)
     rules = TtlRules(TtlDefaults(600, 600), stack.settings.backends, GatewayRules(MINUTE, HOUR))
     await TtlRunner(database, ActivityLog(redis), stack.providers.archives, rules, lambda: now).tick()
@@ -78,7 +77,7 @@ async def report(
     flushes: int = 0,
     ended: bool = False,
 ) -> int:
-    """Report as a gateway that has handed over what it had seen until then."""
+    """Report as a gateway that has flushed all activity until then."""
     registry = gateway_reports.GatewayRegistry(stack.settings.database_url)
     return await registry.report(name, flushes, ago, ended=ended)
 
@@ -130,10 +129,8 @@ async def test_unreadable_activity_is_unknown_not_idle(stack: CoordinatorStack) 
     assert (await stack.get(workspace_id)).desired_state is DesiredState.RUNNING
 
 
-async def test_a_long_redis_outage_makes_no_workspace_idle(
-    stack: CoordinatorStack, redis: Redis
-) -> None:
-    """Its empty set is read before the gateways have handed over what they saw meanwhile."""
+async def test_a_long_redis_outage_makes_no_workspace_idle(stack: CoordinatorStack, redis: Redis) -> None:
+    """The empty set is read before the gateways have flushed the activity of the outage."""
     workspace_id, epoch = await running_without_a_leader(stack)
     later = datetime.now(UTC) + HOUR
 
@@ -167,8 +164,10 @@ async def test_a_lost_gateway_delays_nothing_and_every_idle_time_restarts(
     assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_a_flush_that_redis_has_lost_makes_no_workspace_idle(stack: CoordinatorStack, redis: Redis) -> None:
-    """It took the use and the report followed; then it came back empty."""
+async def test_a_flush_that_redis_has_lost_makes_no_workspace_idle(
+    stack: CoordinatorStack, redis: Redis
+) -> None:
+    """Redis accepted the use, the gateway reported it, and then Redis restarted empty."""
     workspace_id, epoch = await running_without_a_leader(stack)
     later = datetime.now(UTC) + HOUR
     activity = ActivityLog(redis)
@@ -246,9 +245,7 @@ async def test_idle_time_starts_after_a_start_that_took_longer_than_the_ttl(
     assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
-async def test_a_redis_that_hangs_times_out(
-    stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_redis_that_hangs_times_out(stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_backend, "REDIS_TIMEOUT", 0.2)
     term = await campaign(stack.settings.database_url, "test")
     assert term is not None
@@ -338,11 +335,11 @@ async def add_entries(stack: CoordinatorStack, workspace_id: str, count: int) ->
 async def test_gc_keeps_the_newest_entries_of_a_timeline(
     stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each wish adds one: starting and stopping a workspace without end must not fill the database."""
+    """Each request adds an entry. Endless starts and stops must not fill the database."""
     long, short = [await stack.create(DesiredState.ARCHIVED) for _ in range(2)]
     await add_entries(stack, long, 9)
     monkeypatch.setattr(timeline, "KEPT", 4)
-    monkeypatch.setattr(store_records, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(controller_writes, "ROWS_AT_ONCE", 2)
     await gc_runner(stack, await stack.take_leadership()).tick(datetime.now(UTC))
     assert await stack.timeline(long) == [f"wish: {number}" for number in range(5, 9)]
     assert len(await stack.timeline(short)) == 1
@@ -351,7 +348,7 @@ async def test_gc_keeps_the_newest_entries_of_a_timeline(
 async def test_gc_removes_the_timelines_of_purged_workspaces_and_no_others(
     stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are shown no more. Those that an earlier version purged go as well."""
+    """Nothing shows them any longer. This includes workspaces that an earlier version purged."""
     purged, in_trash, living = [await stack.create(DesiredState.ARCHIVED) for _ in range(3)]
     for workspace_id in (purged, in_trash, living):
         await add_entries(stack, workspace_id, 5)
@@ -361,7 +358,7 @@ async def test_gc_removes_the_timelines_of_purged_workspaces_and_no_others(
         deleted = {"desired_state": DesiredState.DELETED.value, "deleted_at": now}
         await conn.execute(update(workspaces).where(c.id.in_([purged, in_trash])).values(**deleted))
         await conn.execute(update(workspaces).where(c.id == purged).values(purged_at=now))
-    monkeypatch.setattr(store_records, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(controller_writes, "ROWS_AT_ONCE", 2)
     await gc_runner(stack, await stack.take_leadership()).tick(now)
     assert [len(await stack.timeline(each)) for each in (purged, in_trash, living)] == [0, 6, 6]
 
@@ -455,7 +452,7 @@ async def test_leftovers_beside_a_home_are_removed_after_their_grace(
 
 
 async def test_the_remains_of_a_job_whose_starter_was_killed_are_removed(stack: CoordinatorStack) -> None:
-    """Nobody starts it again: its home has been cleared by another."""
+    """No leader starts such a job again: another job has cleared the home."""
     jobs = stack.settings.data_dir / "jobs"
     for name in ("w1-clear", "w2-clear", "w3-clear", "lost+found", "notes"):
         (jobs / name).mkdir(parents=True)
@@ -518,7 +515,7 @@ async def test_gc_leaves_everything_alone_when_the_store_is_not_ours(stack: Coor
 
 
 async def full_home(stack: CoordinatorStack, workspace_id: str) -> tuple[Path, str]:
-    """A home that takes a moment to move, and its hash."""
+    """Return a home that takes a moment to move, and its hash."""
     await stack.until_phase(workspace_id, Phase.STANDBY)
     home = await stack.home(workspace_id)
     make_tree(home, seed=5)
@@ -528,27 +525,27 @@ async def full_home(stack: CoordinatorStack, workspace_id: str) -> tuple[Path, s
     return home, tree_hash(home)
 
 
-async def halfway(
-    stack: CoordinatorStack, workspace_id: str, wish: DesiredState, reached: Callable[[], object]
+async def stop_job_halfway(
+    stack: CoordinatorStack, workspace_id: str, desired: DesiredState, reached: Callable[[], object]
 ) -> None:
-    """The wish's job in the middle of its work, where it stays until it is killed."""
+    """Request a state, and stop its job in the middle of its work, where it stays until it is killed."""
     with sleepy_tar():
-        await stack.set_desired_state(workspace_id, wish)
-        await eventually(lambda: asyncio.to_thread(reached), "the job to be halfway")
+        await stack.set_desired_state(workspace_id, desired)
+        await eventually(lambda: asyncio.to_thread(reached), "the job to be stop_job_halfway")
     (job_id,) = await stack.providers.jobs.list()
     fact = await stack.providers.jobs.status(job_id)
     assert fact is not None and fact.state is JobState.RUNNING
 
 
 async def cancel(stack: CoordinatorStack, workspace_id: str) -> Workspace:
-    """The workspace at rest; its job is dead."""
+    """Cancel the operation; return the idle workspace after its job has ended."""
     async with stack.engine.begin() as conn:
         await gate.cancel(conn, workspace_id, actor="u1", now=datetime.now(UTC))
-    rested = await stack.until(workspace_id, lambda w: w.operation is Operation.NONE)
+    idle = await stack.until(workspace_id, lambda w: w.operation is Operation.NONE)
     assert processes_of(stack.settings.data_dir / "jobs") == []
-    assert (rested.request, rested.error_reason, rested.error_count) == (None, None, 0)
+    assert (idle.request, idle.error_reason, idle.error_count) == (None, None, 0)
     assert any(line.startswith("cancelled: ") for line in await stack.timeline(workspace_id))
-    return rested
+    return idle
 
 
 async def test_a_cancelled_archive_leaves_the_home_where_it_is(stack: CoordinatorStack) -> None:
@@ -560,10 +557,10 @@ async def test_a_cancelled_archive_leaves_the_home_where_it_is(stack: Coordinato
     def begun() -> bool:
         return any(part.stat().st_size for part in store.glob("*/home.tar.zst#*"))
 
-    await halfway(stack, workspace_id, DesiredState.ARCHIVED, begun)
-    rested = await cancel(stack, workspace_id)
-    assert (rested.phase, rested.desired_state) == (Phase.STANDBY, DesiredState.STANDBY)
-    assert rested.archive_key is None and not list(store.glob("*/.meta"))
+    await stop_job_halfway(stack, workspace_id, DesiredState.ARCHIVED, begun)
+    idle = await cancel(stack, workspace_id)
+    assert (idle.phase, idle.desired_state) == (Phase.STANDBY, DesiredState.STANDBY)
+    assert idle.archive_key is None and not list(store.glob("*/.meta"))
     assert tree_hash(home) == before
     await stack.reach(workspace_id, DesiredState.ARCHIVED)
 
@@ -573,12 +570,12 @@ async def test_a_cancelled_restore_leaves_the_archive_where_it_is(stack: Coordin
     workspace_id = await stack.create(DesiredState.STANDBY)
     home, before = await full_home(stack, workspace_id)
     archived = await stack.reach(workspace_id, DesiredState.ARCHIVED)
-    await halfway(
+    await stop_job_halfway(
         stack, workspace_id, DesiredState.STANDBY, lambda: list(home.parent.glob(".staging-*/*"))[1:]
     )
-    rested = await cancel(stack, workspace_id)
-    assert (rested.phase, rested.desired_state) == (Phase.ARCHIVED, DesiredState.ARCHIVED)
-    assert rested.archive_key == archived.archive_key
+    idle = await cancel(stack, workspace_id)
+    assert (idle.phase, idle.desired_state) == (Phase.ARCHIVED, DesiredState.ARCHIVED)
+    assert idle.archive_key == archived.archive_key
     assert not home.exists()
     await stack.reach(workspace_id, DesiredState.STANDBY)
     assert tree_hash(home) == before

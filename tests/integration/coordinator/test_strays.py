@@ -1,4 +1,4 @@
-"""Containers that no row knows, on a real runtime: they go after their grace, and only our own."""
+"""Containers without a row on a real runtime: ours are removed after their grace."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from tests.services import short_temp_dir
 
 GRACE = timedelta(hours=2)
 MOMENT = timedelta(minutes=5)
-"""More than a cycle takes, which the grace does not count."""
+"""Longer than a cycle, which does not count towards the grace."""
 RULES = GcRules(orphan_grace=GRACE, retention=12 * GRACE)
 STRAY = "stray"
 STRAYS_UID = UID_BASE + 9_000 if os.geteuid() == 0 else None
@@ -40,7 +40,7 @@ class StrayFixture:
         await runtime.start(WorkloadSpec(STRAY, image, home, "op-0", STRAYS_UID))
 
     async def runner(self) -> GcRunner:
-        """GC in a term of office of its own."""
+        """Return a GC runner in a new leadership term."""
         epoch = await self.stack.take_leadership()
         return GcRunner(
             self.stack.leader_database(epoch, RULES.retention), self.stack.providers, RULES, epoch
@@ -49,14 +49,14 @@ class StrayFixture:
 
 @pytest.fixture
 async def fixture(stack: CoordinatorStack) -> AsyncIterator[StrayFixture]:
-    place = short_temp_dir()
-    elsewhere = make_runtime(stack.with_settings(data_dir=place), "another-installation")
-    made = StrayFixture(stack, elsewhere)
-    await made.start_stray(stack.providers.runtime, place / "home")
-    await made.start_stray(elsewhere, place / "home-elsewhere")
-    yield made
+    directory = short_temp_dir()
+    elsewhere = make_runtime(stack.with_settings(data_dir=directory), "another-installation")
+    strays = StrayFixture(stack, elsewhere)
+    await strays.start_stray(stack.providers.runtime, directory / "home")
+    await strays.start_stray(elsewhere, directory / "home-elsewhere")
+    yield strays
     await elsewhere.delete(STRAY)
-    shutil.rmtree(place)
+    shutil.rmtree(directory)
 
 
 async def running(runtime: Runtime) -> set[str]:
