@@ -60,7 +60,7 @@ async def find_barriers() -> IsolationBarriers:
     errors = await _run_checks(_checks(bwrap, setpriv, slirp, cgroups, filter_program))
     barriers = _sandbox_and_network(bwrap, setpriv, slirp, cgroups, errors)
     if not filter_program:
-        return replace(barriers, why_no_seccomp=f"there is none for {os.uname().machine}")
+        return replace(barriers, why_no_seccomp=f"there is no filter for {os.uname().machine}")
     if errors["seccomp"]:
         return replace(barriers, why_no_seccomp=errors["seccomp"])
     return replace(barriers, seccomp=filter_program)
@@ -74,7 +74,7 @@ def _sandbox_and_network(
     if errors.get("bwrap") != "":
         isolation = Isolation.USER if os.geteuid() == 0 else Isolation.NONE
         why = _why_no_sandbox(bwrap, errors)
-        return IsolationBarriers(isolation, None, setpriv, why, cgroups, None, f"it takes a sandbox: {why}")
+        return IsolationBarriers(isolation, None, setpriv, why, cgroups, None, f"it needs a sandbox: {why}")
     barriers = IsolationBarriers(Isolation.SANDBOX, bwrap, setpriv, cgroups=cgroups)
     if slirp is None:
         return replace(barriers, why_no_network=_MISSING.format("slirp4netns"))
