@@ -95,7 +95,9 @@ class LeaderDatabase(Protocol):
     async def replace_orphans(self, seen: Mapping[str, datetime]) -> None:
         """Record exactly these orphans. An orphan that was recorded before keeps its time."""
 
-    async def mark_archive_removed(self, item: StoredArchive, present: Collection[str], now: datetime) -> str | None:
+    async def mark_archive_removed(
+        self, item: StoredArchive, present: Collection[str], now: datetime
+    ) -> str | None:
         """Commit the removal of an archive, so that nothing can choose it; or return why it stays."""
 
     async def trim_audit_log(self, before: datetime) -> int:

@@ -67,7 +67,7 @@ class Metrics:
         )
         self._ttl = Counter(
             "codehub_ttl_expirations",
-            "Workspaces that a TTL put to rest.",
+            "Workspaces that a TTL stopped or archived.",
             ["desired_state"],
             registry=registry,
         )
@@ -79,7 +79,7 @@ class Metrics:
             "codehub_health_check", "1 while a check of the leader is good.", ["check"], registry=registry
         )
         self._jobs = Counter(
-            "codehub_storage_jobs", "Storage jobs seen ended.", ["kind", "outcome"], registry=registry
+            "codehub_storage_jobs", "Storage jobs that ended.", ["kind", "outcome"], registry=registry
         )
         self._job_bytes = Counter(
             "codehub_storage_job_bytes", "Bytes that storage jobs moved.", ["kind"], registry=registry
@@ -102,7 +102,9 @@ class Metrics:
         self._queue = None
         self._checks.clear()
 
-    def count_decision(self, before: Workspace, decision: Decision, look: Observation, now: datetime) -> None:
+    def count_decision(
+        self, before: Workspace, decision: Decision, observation: Observation, now: datetime
+    ) -> None:
         """Count an operation's outcome, and the storage jobs that led to it."""
         if decision.event not in OUTCOMES:
             return
@@ -111,8 +113,8 @@ class Metrics:
         if before.op_started_at is not None:
             self._seconds.labels(*labels).observe((now - before.op_started_at).total_seconds())
         if before.operation in _JOBS:
-            self._count_job(_JOBS[before.operation], look.job)
-            self._count_job("delete", look.deletion)
+            self._count_job(_JOBS[before.operation], observation.job)
+            self._count_job("delete", observation.deletion)
 
     def count_tick_failure(self, component: str) -> None:
         self._failed_ticks.labels(component).inc()

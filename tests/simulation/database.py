@@ -301,7 +301,7 @@ class Database:
             assert row.deleted_at is not None
             over = row.deleted_at + self.retention <= self.now()
             if not over and row.id not in self.world.waived:
-                self.world.fail(row.id, "is purged in its grace period, which nobody has waived")
+                self.world.fail(row.id, "is purged in its grace period, which was not waived")
             self.world.expected_homes[row.id].protected = False
             self.put(replace(row, purged_at=self.now()))
         return [row.id for row in due]

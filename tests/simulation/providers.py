@@ -267,11 +267,11 @@ class SimulatedJobs:
         return await self._process.write(lambda: self._jobs.start(job_id, spec), StorageProblem, "jobs")
 
     async def status(self, job_id: str) -> JobFact | None:
-        def look() -> JobFact | None:
+        def read() -> JobFact | None:
             job = self._jobs.all.get(job_id)
             return None if job is None else job.fact()
 
-        return await self._process.read(look, _disk_error, "jobs")
+        return await self._process.read(read, _disk_error, "jobs")
 
     async def cancel(self, job_id: str) -> None:
         await self._process.write(lambda: self._jobs.kill(job_id), StorageProblem, "jobs")

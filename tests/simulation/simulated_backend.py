@@ -143,11 +143,11 @@ class SimulatedLeaderDatabase:
         return await self._read(lambda: self._db.rows.get(workspace_id))
 
     async def archive_checksum(self, key: str) -> str | None:
-        def look() -> str | None:
+        def read() -> str | None:
             known = self._db.archives.get(key.split("/")[1])
             return None if known is None else known.fact.sha256
 
-        return await self._read(look)
+        return await self._read(read)
 
     async def save(self, before: Workspace, decision: Decision, now: datetime) -> Workspace:
         return await self._write(lambda: self._save(before, decision))
@@ -297,7 +297,7 @@ class SimulatedLeaderDatabase:
         return 0  # people do not sign in here
 
     async def trim_timelines(self) -> int:
-        return 0  # nobody reads them here
+        return 0  # the simulation does not read them
 
     async def record_counted_failures(self, now: datetime) -> None:
         pass

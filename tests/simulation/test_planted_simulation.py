@@ -144,13 +144,15 @@ def expect_violation(expected: str, history: type[History] = History) -> None:
 def test_planted_a_volume_deleted_before_archive_key_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     original = next_effect._commit_or
 
-    def careless(workspace: Workspace, look: Observation, effect: Effect, context: Context) -> Decision:
-        seen = next_effect.archive_seen(workspace, look) and workspace.home_ctx is not None
-        if not seen or (look.job is not None and look.job.state is JobState.RUNNING):
-            return original(workspace, look, effect, context)
+    def careless(
+        workspace: Workspace, observation: Observation, effect: Effect, context: Context
+    ) -> Decision:
+        seen = next_effect.archive_seen(workspace, observation) and workspace.home_ctx is not None
+        if not seen or (observation.job is not None and observation.job.state is JobState.RUNNING):
+            return original(workspace, observation, effect, context)
         assert workspace.home_ctx is not None
         deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
-        return run_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+        return run_job(workspace, observation.deletion, observation.job_is_ours, deletion, context)
 
     monkeypatch.setattr(next_effect, "_commit_or", careless)
     expect_violation("the home is deleted before its archive is safe and committed|DataLost although nothing")
@@ -159,13 +161,13 @@ def test_planted_a_volume_deleted_before_archive_key_is_committed(monkeypatch: p
 def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     original = steps.is_done
 
-    def hasty(workspace: Workspace, look: Observation) -> bool:
+    def hasty(workspace: Workspace, observation: Observation) -> bool:
         if workspace.operation is Operation.RESTORING:
-            return look.volume is not None and not isinstance(look.volume, Unknown)
-        return original(workspace, look)
+            return observation.volume is not None and not isinstance(observation.volume, Unknown)
+        return original(workspace, observation)
 
-    def there(workspace: Workspace, look: Observation, now: datetime) -> Condition:
-        exists = look.volume is not None and not isinstance(look.volume, Unknown)
+    def there(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
+        exists = observation.volume is not None and not isinstance(observation.volume, Unknown)
         return updated_condition(workspace.conditions, ConditionName.VOLUME_READY, exists, "Exists", "", now)
 
     monkeypatch.setattr(steps, "is_done", hasty)
@@ -175,26 +177,28 @@ def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: py
 
 @pytest.mark.full
 def test_planted_archiving_satisfied_by_an_older_archive(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(self: Observer, workspace: Workspace) -> ArchiveFact | Unknown | Skipped | None:
+    async def observe_archive(self: Observer, workspace: Workspace) -> ArchiveFact | Unknown | Skipped | None:
         key = workspace.archive_key
         if key is None or not workspace.operation.makes_archive:
             return await original(self, workspace)
         return await self._providers.archives.find(workspace.id, key.split("/")[1])
 
     original = Observer._archive
-    monkeypatch.setattr(Observer, "_archive", look)
+    monkeypatch.setattr(Observer, "_archive", observe_archive)
     for module in (next_effect, steps, observed_conditions):
         monkeypatch.setattr(module, "archive_committed", lambda workspace: workspace.archive_key is not None)
     for module in (next_effect, steps):
-        monkeypatch.setattr(module, "archive_seen", lambda _, look: isinstance(look.archive, ArchiveFact))
+        monkeypatch.setattr(
+            module, "archive_seen", lambda _, observation: isinstance(observation.archive, ArchiveFact)
+        )
     expect_violation("the home is deleted before its archive is safe and committed")
 
 
 def test_planted_an_error_that_is_cleared_on_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     original = plan._at_rest
 
-    def forgetful(workspace: Workspace, look: Observation, context: Context) -> Decision:
-        return original(plan.without_errors(workspace), look, context)
+    def forgetful(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+        return original(plan.without_errors(workspace), observation, context)
 
     monkeypatch.setattr(plan, "_at_rest", forgetful)
     expect_violation("is cleared although nobody recovered it")
@@ -472,23 +476,23 @@ def test_planted_a_purge_in_one_transaction(monkeypatch: pytest.MonkeyPatch) -> 
 def test_planted_a_delete_that_skips_the_archive(monkeypatch: pytest.MonkeyPatch) -> None:
     original = next_effect._archive
 
-    def skip(workspace: Workspace, look: Observation, context: Context) -> Decision:
+    def skip(workspace: Workspace, observation: Observation, context: Context) -> Decision:
         if workspace.deleted_at is None or workspace.home_ctx is None:
-            return original(workspace, look, context)
+            return original(workspace, observation, context)
         deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
-        return run_job(workspace, look.deletion, look.job_is_ours, deletion, context)
+        return run_job(workspace, observation.deletion, observation.job_is_ours, deletion, context)
 
     monkeypatch.setattr(next_effect, "_archive", skip)
     expect_violation("the home is deleted before its archive is safe and committed|DataLost although nothing")
 
 
 def test_planted_an_unobservable_store_read_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(self: Observer, workspace: Workspace) -> ArchiveFact | Unknown | Skipped | None:
+    async def observe_archive(self: Observer, workspace: Workspace) -> ArchiveFact | Unknown | Skipped | None:
         seen = await original(self, workspace)
         return None if isinstance(seen, Unknown) else seen
 
     original = Observer._archive
-    monkeypatch.setattr(Observer, "_archive", look)
+    monkeypatch.setattr(Observer, "_archive", observe_archive)
     expect_violation("DataLost although nothing was destroyed")
 
 
@@ -543,8 +547,8 @@ def test_planted_a_late_job_swapping_in_an_old_home(monkeypatch: pytest.MonkeyPa
 
 
 def test_planted_archiving_under_a_hung_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    def exists(workspace: Workspace, look: Observation, now: datetime) -> Condition:
-        answers = isinstance(look.container, ContainerFact) and look.container.ready
+    def exists(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
+        answers = isinstance(observation.container, ContainerFact) and observation.container.ready
         return updated_condition(
             workspace.conditions, ConditionName.CONTAINER_EXISTS, answers, "Answers", "", now
         )
@@ -564,7 +568,7 @@ def test_an_ide_that_hangs_is_replaced_once_and_not_too_early(history: type[Hist
 
 def test_planted_a_slow_start_taken_for_a_hung_one(monkeypatch: pytest.MonkeyPatch) -> None:
     long = timedelta(days=1)
-    monkeypatch.setattr(hung_ide, "_silent_since", lambda workspace, look: look.at - long)
+    monkeypatch.setattr(hung_ide, "_silent_since", lambda workspace, observation: observation.at - long)
     expect_violation("is replaced within its time", HungStarts)
 
 

@@ -38,7 +38,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "PATIENCE", PATIENCE)
 
 
-async def look(stack: CoordinatorStack) -> Readiness:
+async def read_readiness(stack: CoordinatorStack) -> Readiness:
     return await readiness.check(stack.settings.database_url, stack.settings.redis_url)
 
 
@@ -46,7 +46,7 @@ async def until_degraded(stack: CoordinatorStack, *names: CheckName) -> Readines
     def holds(found: Readiness) -> bool:
         return found.ready and found.degraded == list(names)
 
-    found = await eventually(lambda: look(stack), f"{names or 'nothing'} to be degraded", holds)
+    found = await eventually(lambda: read_readiness(stack), f"{names or 'nothing'} to be degraded", holds)
     for name in names:
         assert found.checks[name].remedy == REMEDIES[name]
     return found
@@ -88,7 +88,7 @@ async def test_a_gc_alarm_stays_until_a_cycle_without_one(stack: CoordinatorStac
     written = await last_written(stack)
     await stack.start()  # its first GC comes in a minute: until then the alarm stands
     await eventually(lambda: last_written(stack), "the next leader to check", lambda at: at > written)
-    assert (await look(stack)).degraded == [CheckName.GC]
+    assert (await read_readiness(stack)).degraded == [CheckName.GC]
     await stack.stop()
     await stack.create(DesiredState.ARCHIVED)
     await stack.start(stack.with_settings(coordinator_gc_interval=0.2))
@@ -109,12 +109,12 @@ def runner(stack: CoordinatorStack, epoch: int, providers: Providers, reserve: i
 async def test_a_disk_below_its_reserve_degrades_and_turns_back(stack: CoordinatorStack) -> None:
     epoch = await stack.take_leadership()
     await runner(stack, epoch, stack.providers, reserve=1 << 60).tick()
-    found = await look(stack)
+    found = await read_readiness(stack)
     assert found.degraded == [CheckName.DISK]
     assert "starts and restores wait" in found.checks[CheckName.DISK].message
     assert found.checks[CheckName.DISK].remedy == REMEDIES[CheckName.DISK]
     await runner(stack, epoch, stack.providers).tick()
-    assert (await look(stack)).degraded == []
+    assert (await read_readiness(stack)).degraded == []
 
 
 async def test_an_engine_that_does_not_answer_degrades_and_turns_back(stack: CoordinatorStack) -> None:
@@ -132,13 +132,13 @@ async def test_an_engine_that_does_not_answer_degrades_and_turns_back(stack: Coo
     try:
         checks = runner(stack, await stack.take_leadership(), replace(stack.providers, runtime=runtime))
         await checks.tick()
-        found = await look(stack)
+        found = await read_readiness(stack)
         assert found.degraded == [CheckName.RUNTIME]
         assert f"{socket} does not answer" in found.checks[CheckName.RUNTIME].message
         await server.setup()
         await web.UnixSite(server, str(socket)).start()
         await checks.tick()
-        assert (await look(stack)).degraded == []
+        assert (await read_readiness(stack)).degraded == []
     finally:
         await runtime.close()
         await server.cleanup()
@@ -169,11 +169,11 @@ async def test_a_store_that_hangs_delays_no_other_check_and_is_checked_once(
         found = await checks.tick()
         assert [name for name, verdict in found.items() if not verdict.ok] == [CheckName.ARCHIVES]
     assert store.calls == 1
-    assert "No answer within" in (await look(stack)).checks[CheckName.ARCHIVES].message
+    assert "No answer within" in (await read_readiness(stack)).checks[CheckName.ARCHIVES].message
     store.answers.set()
     monkeypatch.setattr(health_runner, "CHECK_TIMEOUT", PATIENCE)
     await checks.tick()
-    assert (await look(stack)).degraded == []
+    assert (await read_readiness(stack)).degraded == []
     checks.close()
 
 
@@ -194,13 +194,13 @@ async def test_results_are_written_when_a_check_turns_and_only_by_the_leader(
         await stack.leader_database(epoch, timedelta(1)).save_health_checks(
             {CheckName.DISK: CheckResult(False, "late")}
         )
-    assert (await look(stack)).checks[CheckName.DISK].ok
+    assert (await read_readiness(stack)).checks[CheckName.DISK].ok
 
 
 async def test_results_that_are_too_old_count_as_unknown(stack: CoordinatorStack) -> None:
     await runner(stack, await stack.take_leadership(), stack.providers).tick()
     await stack.pool.execute("UPDATE health_checks SET checked_at = checked_at - interval '4 minutes'")
-    found = await look(stack)
+    found = await read_readiness(stack)
     assert found.ready and len(found.degraded) == 5
     assert found.checks[CheckName.DISK].message.startswith("Unknown: last checked 4 minutes ago")
 

@@ -30,7 +30,7 @@ class Leader:
         self._controller = controller_of(stack, epoch, lambda: REAL.clock() + self.passed)
         self.start_time = rules_of(stack.settings).timeouts[Operation.STARTING]
 
-    async def look(self) -> Workspace:
+    async def reconcile(self) -> Workspace:
         await self._controller.reconcile(self._workspace_id)
         return await self._bench.get(self._workspace_id)
 
@@ -60,19 +60,21 @@ async def test_a_start_that_hangs_is_tried_again_within_its_operation(stack: Coo
     workspace_id = await stack.create(image="hangs-once")
     leader = await leader_of(stack, workspace_id)
     hung = await eventually(
-        leader.look, "the IDE to run", lambda w: w.conditions["infra.container_exists"].status
+        leader.reconcile, "the IDE to run", lambda w: w.conditions["infra.container_exists"].status
     )
     first = await leader.attempt()
     assert first == f"{hung.op_id}-0"
     home = await stack.home(workspace_id)
     await until((home / "started").exists, "the first IDE to hang")
     leader.passed += leader.start_time * 0.45
-    assert (await leader.look()).error_count == 0, "it still has time"
+    assert (await leader.reconcile()).error_count == 0, "it still has time"
     leader.passed += leader.start_time * 0.1
-    failed = await leader.look()
+    failed = await leader.reconcile()
     assert (failed.operation, failed.op_id, failed.error_count) == (Operation.STARTING, hung.op_id, 1)
     leader.passed += RETRY_WAIT
-    running = await eventually(leader.look, "the second IDE to answer", lambda w: w.phase is Phase.RUNNING)
+    running = await eventually(
+        leader.reconcile, "the second IDE to answer", lambda w: w.phase is Phase.RUNNING
+    )
     assert (running.operation, running.error_count) == (Operation.NONE, 1)
     assert await leader.attempt() == f"{hung.op_id}-1"
     entries = "\n".join(await stack.timeline(workspace_id))
@@ -89,16 +91,16 @@ async def test_a_running_ide_that_hangs_is_replaced(stack: CoordinatorStack) -> 
     workspace_id = await stack.create()
     ran = await stack.until_phase(workspace_id, Phase.RUNNING)
     leader = await leader_of(stack, workspace_id)
-    await leader.look()
+    await leader.reconcile()
     keeper = state_of(stack, workspace_id).keeper
     freeze(stack, workspace_id)
     leader.passed += timedelta(hours=1)
-    assert (await leader.look()).phase is Phase.RUNNING, "30 s are not over"
+    assert (await leader.reconcile()).phase is Phase.RUNNING, "30 s are not over"
     leader.passed += RETRY_WAIT
-    starting = await eventually(leader.look, "a start", lambda w: w.operation is Operation.STARTING)
+    starting = await eventually(leader.reconcile, "a start", lambda w: w.operation is Operation.STARTING)
     assert state_of(stack, workspace_id).keeper == keeper, "it has half of the time of a start to come back"
     leader.passed += leader.start_time * 0.55
-    running = await eventually(leader.look, "an IDE that answers", lambda w: w.phase is Phase.RUNNING)
+    running = await eventually(leader.reconcile, "an IDE that answers", lambda w: w.phase is Phase.RUNNING)
     assert state_of(stack, workspace_id).keeper != keeper
     assert running.error_count == 0 and running.started_at != ran.started_at
     assert await leader.attempt() == f"{starting.op_id}-0"

@@ -78,7 +78,7 @@ async def test_the_whole_life_keeps_every_byte(stack: CoordinatorStack) -> None:
     assert restored.home_ctx.archive_key == archived.archive_key
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a workspace gets a user of its own")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a workspace gets its own user")
 async def test_workspaces_of_two_installations_on_one_machine_can_be_of_different_users(
     stack: CoordinatorStack,
 ) -> None:
@@ -404,7 +404,7 @@ async def test_an_unmounted_volumes_root_reads_as_unknown_not_gone(stack: Coordi
     idle, requested = await stack.create(DesiredState.STANDBY), await stack.create(DesiredState.STANDBY)
     for workspace_id in (idle, requested):
         await stack.until_phase(workspace_id, Phase.STANDBY)
-    await stack.stop()  # this leader still looks at both, because they have just moved; the next one does not
+    await stack.stop()  # the next leader need not recheck workspaces that have just changed
     before = await stack.get(idle)
     root = stack.settings.data_dir / "volumes"
     root.rename(root.with_name("away"))
@@ -524,7 +524,7 @@ async def test_a_second_coordinator_takes_over_and_the_workspace_lives_on(stack:
     await stack.start()
     await stack.stop_oldest()
     other = await stack.create()
-    await stack.until_phase(other, Phase.RUNNING)  # so the second one has looked at all containers
+    await stack.until_phase(other, Phase.RUNNING)  # so the second leader has observed all containers
     assert await stack.epoch() > first
 
     after = await stack.providers.runtime.status(workspace_id)

@@ -106,7 +106,7 @@ def check_expiry(ttl: Ttl, expiry: DesiredState, row: Row, activity: Activity) -
         return None
     if not row.phase_due:
         return "the idle time starts at RUNNING: it had only just started"
-    if not ttl.heard:
+    if not ttl.recent_report:
         return "nothing expires while a gateway is silent"
     used = ttl.reported is not None and (activity.idle is None or ttl.reported > activity.idle)
     return "a use that was reported keeps a workspace running" if used else None

@@ -81,8 +81,8 @@ def _wrong_end(model: Model, state: State) -> str | None:
     if row.deleted:
         return None if row.phase is Phase.DELETED else f"deleted, and still {row.phase}"
     level = level_of(to_workspace(row).conditions)
-    rests = row.desired is DesiredState.PENDING or row.desired.value == level.value
-    return None if rests else f"{level} where {row.desired} is desired"
+    settled = row.desired is DesiredState.PENDING or row.desired.value == level.value
+    return None if settled else f"{level} where {row.desired} is desired"
 
 
 def _error_has_a_cause(model: Model, state: State) -> bool:

@@ -66,7 +66,7 @@ def time_passes(row: Row, activity: Activity) -> Iterator[Step]:
 
 def _without_use(activity: Activity) -> Activity:
     """Return activity in which every use, and the last report of the gateway, is long ago."""
-    return activity._replace(idle=activity.newest, sent=False, heard=False)
+    return activity._replace(idle=activity.newest, sent=False, recent_report=False)
 
 
 @rule("gc store", needs="time")

@@ -73,7 +73,7 @@ def ttl_reads(ttl: Ttl, activity: Activity, lead: Leader) -> Iterator[Step]:
 
 def read_heartbeats(ttl: Ttl, activity: Activity) -> tuple[str, Ttl]:
     reported = Stamp(max(activity.last_access, activity.redis or 0))
-    return "the heartbeats", ttl._replace(heard=activity.heard, reported=reported)
+    return "the heartbeats", ttl._replace(recent_report=activity.recent_report, reported=reported)
 
 
 def read_activity(ttl: Ttl, activity: Activity) -> tuple[str, Ttl]:
@@ -121,7 +121,7 @@ def ttl_decides(ttl: Ttl, row: Row, activity: Activity) -> Iterator[Step]:
         return
     idle = activity.idle is not None and activity.last_access <= activity.idle
     workspace = replace(to_workspace(row), last_access_at=LONG_AGO if idle else NOW)
-    silence = timedelta(0) if ttl.heard else 2 * SILENCE
+    silence = timedelta(0) if ttl.recent_report else 2 * SILENCE
     expiry = deadlines.expired(workspace, DEFAULTS, NOW, deadlines.known_until([silence], NOW, SILENCE))
     if expiry is None:
         yield step("ttl: nothing has expired", ttl=Ttl())

@@ -225,7 +225,7 @@ class Leader(NamedTuple):
 class Activity(NamedTuple):
     """`last_access` is the row's, `redis` the ZSET's, `unsent` the gateway's; up to `idle` is long ago.
 
-    `heard`: the gateway has reported within the standby TTL. `sent`: it has written to Redis, and its
+    `recent_report`: the gateway has reported within the standby TTL. `sent`: it has written to Redis, and its
     heartbeat is still to come.
     """
 
@@ -235,7 +235,7 @@ class Activity(NamedTuple):
     idle: Stamp | None = None
     unsent: Stamp | None = None
     sent: bool = False
-    heard: bool = True
+    recent_report: bool = True
 
 
 class TtlSnapshot(NamedTuple):
@@ -255,14 +255,15 @@ class TtlSnapshot(NamedTuple):
 class Ttl(NamedTuple):
     """The TTL runner. `at`: idle, begun, read, carried, ready, seen.
 
-    `heard` is the gateway's heartbeat as it was read, `reported` the newest use that was reported then.
+    `recent_report` is the gateway's heartbeat as it was read, and `reported` the newest use that was
+    reported by then.
     """
 
     epoch: int = 0
     at: str = "idle"
     read: Stamp | None = None
     seen: TtlSnapshot | None = None
-    heard: bool = False
+    recent_report: bool = False
     reported: Stamp | None = None
 
 

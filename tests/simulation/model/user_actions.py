@@ -134,9 +134,9 @@ def gateway_reports(activity: Activity) -> Iterator[Step]:
     A report that fails is the same as one that comes later.
     """
     if activity.sent:
-        heard = activity._replace(sent=False, heard=True)
-        yield step("the gateway writes its heartbeat", activity=heard)
-    elif activity.unsent is not None or not activity.heard:
+        recent_report = activity._replace(sent=False, recent_report=True)
+        yield step("the gateway writes its heartbeat", activity=recent_report)
+    elif activity.unsent is not None or not activity.recent_report:
         yield step("the gateway writes the activity to Redis", activity=written(activity))
 
 
