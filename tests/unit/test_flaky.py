@@ -1,4 +1,4 @@
-"""`python -m tests.flaky` finds a test that fails sometimes, and the command that repeats the failure."""
+"""`python -m tests.flaky` finds flaky tests, and prints the command that repeats a failure."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The processes of a running system do not load Rich, which structlog would load for its tracebacks."""
+"""No process of a running system loads Rich, which structlog would load for tracebacks."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The audit log in PostgreSQL: it only grows, a flood is bounded, and only the leader's retention removes."""
+"""The audit log is append-only and bounded, and only the leader's retention removes entries."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.database import accounts, audit, controller_writes, passwords
 from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import open_pool
-from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, PostgresTerm, campaign
+from codehub.database.leadership import LOCK_TIMEOUT, PostgresTerm, StaleLeader, campaign
 from codehub.database.tables import audit_log, counted_failures
 from codehub.domain.audit import (
     CLI,
@@ -49,7 +49,7 @@ async def rows(engine: AsyncEngine) -> list[Any]:
         return list((await conn.execute(select(audit_log).order_by(audit_log.c.id))).all())
 
 
-async def put(engine: AsyncEngine, at: datetime, entries: int = 1, **values: str) -> None:
+async def insert_entries(engine: AsyncEngine, at: datetime, entries: int = 1, **values: str) -> None:
     row = {"at": at, "actor_name": "x", "actor_kind": "cli", "action": "user.deleted", "outcome": "success"}
     row |= values
     async with engine.begin() as conn:
@@ -65,7 +65,7 @@ async def put(engine: AsyncEngine, at: datetime, entries: int = 1, **values: str
     ],
 )
 async def test_the_log_is_append_only(engine: AsyncEngine, statement: str) -> None:
-    await put(engine, datetime.now(UTC) - 400 * DAY)
+    await insert_entries(engine, datetime.now(UTC) - 400 * DAY)
     with pytest.raises(DBAPIError, match="append-only"):
         async with engine.begin() as conn:
             await conn.execute(text(statement))
@@ -73,14 +73,14 @@ async def test_the_log_is_append_only(engine: AsyncEngine, statement: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("entry_age", "ahead"), [(400 * DAY, 1), (HOUR, 0)], ids=["a late leader", "today's"]
+    ("entry_age", "ahead"), [(400 * DAY, 1), (HOUR, 0)], ids=["a stale leader", "an entry of today"]
 )
-async def test_the_retention_job_itself_is_refused(
+async def test_the_retention_is_rejected_too(
     engine: AsyncEngine, database_url: str, entry_age: timedelta, ahead: int
 ) -> None:
     term = await campaign(database_url, "leader")
     assert term is not None
-    await put(engine, datetime.now(UTC) - entry_age)
+    await insert_entries(engine, datetime.now(UTC) - entry_age)
     with pytest.raises(DBAPIError, match="append-only"):
         async with engine.begin() as conn:
             named = {"epoch": str(term.epoch - ahead)}
@@ -90,7 +90,7 @@ async def test_the_retention_job_itself_is_refused(
     await term.resign()
 
 
-async def test_an_entry_that_is_not_small_cannot_be_stored(engine: AsyncEngine) -> None:
+async def test_a_large_entry_cannot_be_stored(engine: AsyncEngine) -> None:
     row = {"at": NOW, "actor_kind": "cli", "action": "user.deleted", "outcome": "success"}
     for values in (
         {"actor_name": "x" * 201, "details": {}},
@@ -102,7 +102,7 @@ async def test_an_entry_that_is_not_small_cannot_be_stored(engine: AsyncEngine) 
                 await conn.execute(insert(audit_log).values(**row | values))
 
 
-async def test_long_names_are_cut(engine: AsyncEngine) -> None:
+async def test_long_names_are_truncated(engine: AsyncEngine) -> None:
     actor = Actor(ActorKind.USER, "a" * 1000, "one", "192.0.2.1")
     async with audit.transaction(engine, actor, NOW) as act:
         target = Target(TargetKind.WORKSPACE, "w", "홈" * 1000)
@@ -118,34 +118,36 @@ def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passwords, "DUMMY_HASH", cheap.hash("a password that nobody knows"))
 
 
-async def fail(engine: AsyncEngine, name: str, address: str, now: datetime = NOW) -> None:
+async def fail_to_sign_in(engine: AsyncEngine, name: str, address: str, now: datetime = NOW) -> None:
     with pytest.raises(Problem):
         await accounts.sign_in(engine, name, "a wrong password", address, now=now)
 
 
-async def counted(engine: AsyncEngine) -> int:
+async def count_failures(engine: AsyncEngine) -> int:
     async with engine.connect() as conn:
         return await conn.scalar(select(func.sum(counted_failures.c.failures))) or 0
 
 
 @pytest.mark.usefixtures("cheap_passwords")
 async def test_a_flood_from_one_network_is_counted_and_others_still_get_entries(engine: AsyncEngine) -> None:
-    """Every name is another one, so that no lock ends the flood; so is every address, within a /64."""
+    """Each attempt has a new name, so that no lock ends the flood, and a new address in one /64."""
     attempts = FAILURES_OF_ONE_NETWORK + 15
-    await asyncio.gather(*(fail(engine, f"name{n}", f"2001:db8::{n + 1:x}") for n in range(attempts)))
-    assert (await count(engine), await counted(engine)) == (FAILURES_OF_ONE_NETWORK, 15)
-    await fail(engine, "name", "2001:db8:0:1::1")
-    await fail(engine, "name", "no address")
-    assert (await count(engine), await counted(engine)) == (FAILURES_OF_ONE_NETWORK + 2, 15)
-    await fail(engine, "name", "2001:db8::1", NOW + HOUR)
+    await asyncio.gather(
+        *(fail_to_sign_in(engine, f"name{n}", f"2001:db8::{n + 1:x}") for n in range(attempts))
+    )
+    assert (await count(engine), await count_failures(engine)) == (FAILURES_OF_ONE_NETWORK, 15)
+    await fail_to_sign_in(engine, "name", "2001:db8:0:1::1")
+    await fail_to_sign_in(engine, "name", "no address")
+    assert (await count(engine), await count_failures(engine)) == (FAILURES_OF_ONE_NETWORK + 2, 15)
+    await fail_to_sign_in(engine, "name", "2001:db8::1", NOW + HOUR)
     assert await count(engine) == FAILURES_OF_ONE_NETWORK + 3
 
 
 @pytest.mark.usefixtures("cheap_passwords")
-async def test_a_flood_from_everywhere_is_bounded_too(engine: AsyncEngine) -> None:
+async def test_a_flood_from_many_networks_is_bounded_too(engine: AsyncEngine) -> None:
     for number in range(FAILURES_OF_ALL + 10):
-        await fail(engine, "one", f"192.0.2.{number}")
-    assert (await count(engine), await counted(engine)) == (FAILURES_OF_ALL, 10)
+        await fail_to_sign_in(engine, "one", f"192.0.2.{number}")
+    assert (await count(engine), await count_failures(engine)) == (FAILURES_OF_ALL, 10)
 
 
 async def lock_out(engine: AsyncEngine, user_id: str | None, address: str) -> None:
@@ -157,21 +159,21 @@ async def lock_out(engine: AsyncEngine, user_id: str | None, address: str) -> No
 @pytest.mark.usefixtures("cheap_passwords")
 async def test_a_flood_does_not_hide_that_an_account_is_locked_out(engine: AsyncEngine) -> None:
     root = await accounts.create_account(engine, "root", "a good password", Role.ADMIN, actor=CLI, now=NOW)
-    await put(engine, NOW, FAILURES_OF_ALL, action="session.failed", outcome="failure")
+    await insert_entries(engine, NOW, FAILURES_OF_ALL, action="session.failed", outcome="failure")
     for _ in range(5):
-        await fail(engine, "root", "192.0.2.1")
+        await fail_to_sign_in(engine, "root", "192.0.2.1")
     last = (await rows(engine))[-1]
-    assert (last.action, last.target_id, await counted(engine)) == ("session.locked", root.id, 4)
+    assert (last.action, last.target_id, await count_failures(engine)) == ("session.locked", root.id, 4)
 
 
 async def test_entries_of_lockouts_are_bounded_too(engine: AsyncEngine) -> None:
-    """Many of one account use up no other's, and those of unknown names are failures like others."""
+    """Each account has its own bound, and lockouts of unknown names count as failures."""
     for number in range(LOCKS_OF_ONE_ACCOUNT + 2):
         await lock_out(engine, "alice", f"192.0.2.{number}")
     await lock_out(engine, "bob", "192.0.2.1")
-    assert (await count(engine), await counted(engine)) == (LOCKS_OF_ONE_ACCOUNT + 1, 2)
+    assert (await count(engine), await count_failures(engine)) == (LOCKS_OF_ONE_ACCOUNT + 1, 2)
     more = LOCKS_OF_ALL - LOCKS_OF_ONE_ACCOUNT - 1
-    await put(engine, NOW, more, action="session.locked", target_kind="user", target_id="someone")
+    await insert_entries(engine, NOW, more, action="session.locked", target_kind="user", target_id="someone")
     await lock_out(engine, "carol", "192.0.2.1")
     assert await count(engine) == LOCKS_OF_ALL
     await lock_out(engine, None, "192.0.2.1")
@@ -187,7 +189,9 @@ async def term(database_url: str) -> AsyncIterator[PostgresTerm]:
 
 
 @pytest.fixture
-async def leader(engine: AsyncEngine, database_url: str, term: PostgresTerm) -> AsyncIterator[PostgresLeaderDatabase]:
+async def leader(
+    engine: AsyncEngine, database_url: str, term: PostgresTerm
+) -> AsyncIterator[PostgresLeaderDatabase]:
     async with open_pool(database_url, 1, LOCK_TIMEOUT) as pool:
         yield PostgresLeaderDatabase(pool, engine, term.epoch, DAY, BACKENDS)
 
@@ -197,7 +201,7 @@ async def test_counted_failures_become_one_entry_when_their_hour_is_over(
     engine: AsyncEngine, leader: PostgresLeaderDatabase
 ) -> None:
     for number in range(FAILURES_OF_ONE_NETWORK + 7):
-        await fail(engine, f"name{number}", "192.0.2.1")
+        await fail_to_sign_in(engine, f"name{number}", "192.0.2.1")
     over = window_start(NOW) + HOUR
     await leader.record_counted_failures(over - timedelta(seconds=1))
     assert await count(engine) == FAILURES_OF_ONE_NETWORK
@@ -209,34 +213,34 @@ async def test_counted_failures_become_one_entry_when_their_hour_is_over(
         ("session.failures_counted", "system", "coordinator")
     ]
     assert added[0].details == {"failures": 7, "since": since, "until": until}
-    assert await counted(engine) == 0
+    assert await count_failures(engine) == 0
 
 
-async def test_the_retention_removes_small_batches_and_no_more_than_it_should(
+async def test_the_retention_removes_old_entries_in_small_batches(
     engine: AsyncEngine, leader: PostgresLeaderDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller_writes, "ROWS_AT_ONCE", 10)
     now = datetime.now(UTC)
-    await put(engine, now - 366 * DAY, 25)
-    await put(engine, now - 364 * DAY, 3)
+    await insert_entries(engine, now - 366 * DAY, 25)
+    await insert_entries(engine, now - 364 * DAY, 3)
     removed = [await leader.trim_audit_log(now - 365 * DAY) for _ in range(4)]
     assert removed == [10, 10, 5, 0] and await count(engine) == 3
 
 
-async def test_a_leaders_clock_that_is_ahead_removes_nothing_of_the_last_day(
+async def test_a_leader_whose_clock_is_ahead_removes_nothing_of_the_last_day(
     engine: AsyncEngine, leader: PostgresLeaderDatabase
 ) -> None:
     now = datetime.now(UTC)
-    await put(engine, now - 25 * HOUR)
-    await put(engine, now - 23 * HOUR)
+    await insert_entries(engine, now - 25 * HOUR)
+    await insert_entries(engine, now - 23 * HOUR)
     assert await leader.trim_audit_log(now) == 1
     assert await count(engine) == 1
 
 
-async def test_a_late_leader_neither_removes_nor_records(
+async def test_a_stale_leader_neither_removes_nor_records(
     engine: AsyncEngine, leader: PostgresLeaderDatabase
 ) -> None:
-    await put(engine, NOW - 400 * DAY)
+    await insert_entries(engine, NOW - 400 * DAY)
     async with engine.begin() as conn:
         await conn.execute(insert(counted_failures).values(window_at=NOW - 5 * HOUR, failures=3))
         await conn.execute(text("UPDATE leadership SET epoch = epoch + 1"))
@@ -244,7 +248,7 @@ async def test_a_late_leader_neither_removes_nor_records(
         await leader.trim_audit_log(NOW)
     with pytest.raises(StaleLeader):
         await leader.record_counted_failures(NOW)
-    assert await count(engine) == 1 and await counted(engine) == 3
+    assert await count(engine) == 1 and await count_failures(engine) == 3
 
 
 async def test_a_state_is_recorded_when_it_changes_and_not_at_every_start(engine: AsyncEngine) -> None:

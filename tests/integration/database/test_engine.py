@@ -1,4 +1,4 @@
-"""What an error of the database shows in a log."""
+"""Errors of the database, as logs show them."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from codehub.database.engine import create_engine, create_unpooled_engine
 async def test_an_error_does_not_show_the_values_of_its_statement(
     create: Callable[[str], AsyncEngine], database_url: str
 ) -> None:
-    """Among them are hashes of passwords and sessions, and what people write."""
+    """The values include hashes of passwords and sessions, and texts of users."""
     engine = create(database_url)
     with pytest.raises(DBAPIError) as error:
         async with engine.connect() as conn:

@@ -1,4 +1,4 @@
-"""The gate: every wish through one door, with exact limits."""
+"""The gate: requests of users, with exact limits."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -33,14 +33,16 @@ async def change(engine: AsyncEngine, workspace_id: str, **values: object) -> No
         await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**values))
 
 
-async def made(engine: AsyncEngine, owner: str = "one", desired: DesiredState = STANDBY) -> str:
+async def create_one(engine: AsyncEngine, owner: str = "one", desired: DesiredState = STANDBY) -> str:
     async with engine.begin() as conn:
         return (await create(conn, owner, desired)).id
 
 
-async def wish(engine: AsyncEngine, workspace_id: str, desired: DesiredState) -> None:
+async def set_desired_state(engine: AsyncEngine, workspace_id: str, desired: DesiredState) -> None:
     async with engine.begin() as conn:
-        await gate.set_desired_state(conn, workspace_id, desired, actor="one", limits=LIMITS, now=datetime.now(UTC))
+        await gate.set_desired_state(
+            conn, workspace_id, desired, actor="one", limits=LIMITS, now=datetime.now(UTC)
+        )
 
 
 def busy() -> dict[str, object]:
@@ -48,15 +50,17 @@ def busy() -> dict[str, object]:
 
 
 async def test_fifty_parallel_starts_never_exceed_the_limit(engine: AsyncEngine) -> None:
-    ids = [await made(engine) for _ in range(50)]
-    outcomes = await asyncio.gather(*(wish(engine, item, RUNNING) for item in ids), return_exceptions=True)
+    ids = [await create_one(engine) for _ in range(50)]
+    outcomes = await asyncio.gather(
+        *(set_desired_state(engine, item, RUNNING) for item in ids), return_exceptions=True
+    )
     assert outcomes.count(None) == LIMITS.per_user
     assert sum(isinstance(item, RunningLimitExceeded) for item in outcomes) == 50 - LIMITS.per_user
 
 
-async def test_fifty_parallel_creates_make_exactly_what_the_limit_allows(engine: AsyncEngine) -> None:
+async def test_fifty_parallel_creates_reach_exactly_the_limit(engine: AsyncEngine) -> None:
     outcomes = await asyncio.gather(
-        *(made(engine, desired=RUNNING) for _ in range(50)), return_exceptions=True
+        *(create_one(engine, desired=RUNNING) for _ in range(50)), return_exceptions=True
     )
     assert sum(isinstance(item, str) for item in outcomes) == LIMITS.per_user
     async with engine.connect() as conn:
@@ -65,19 +69,19 @@ async def test_fifty_parallel_creates_make_exactly_what_the_limit_allows(engine:
 
 async def test_the_installation_has_a_limit_too(engine: AsyncEngine) -> None:
     for owner in ("one", "one", "two"):
-        await made(engine, owner, RUNNING)
+        await create_one(engine, owner, RUNNING)
     with pytest.raises(RunningLimitExceeded, match="installation"):
-        await made(engine, "two", RUNNING)
+        await create_one(engine, "two", RUNNING)
 
 
 async def test_a_terminal_error_does_not_count_but_a_container_does(engine: AsyncEngine) -> None:
-    first, second = await made(engine, desired=RUNNING), await made(engine, desired=RUNNING)
-    third = await made(engine)
+    first, second = await create_one(engine, desired=RUNNING), await create_one(engine, desired=RUNNING)
+    third = await create_one(engine)
     await change(engine, first, phase="ERROR", error_reason="Timeout")
-    await wish(engine, third, RUNNING)
+    await set_desired_state(engine, third, RUNNING)
     with pytest.raises(RunningLimitExceeded):
-        await made(engine, desired=RUNNING)
-    await wish(engine, third, STANDBY)
+        await create_one(engine, desired=RUNNING)
+    await set_desired_state(engine, third, STANDBY)
     conditions = "storage.volume_ready"
     async with engine.connect() as conn:
         row = await conn.scalar(select(workspaces.c.conditions).where(workspaces.c.id == third))
@@ -85,9 +89,9 @@ async def test_a_terminal_error_does_not_count_but_a_container_does(engine: Asyn
     row["infra.container_exists"]["status"] = "True"
     await change(engine, third, conditions=row)
     with pytest.raises(RunningLimitExceeded):
-        await made(engine, desired=RUNNING)
-    await wish(engine, second, STANDBY)
-    await made(engine, desired=RUNNING)
+        await create_one(engine, desired=RUNNING)
+    await set_desired_state(engine, second, STANDBY)
+    await create_one(engine, desired=RUNNING)
 
 
 async def recover(engine: AsyncEngine, workspace_id: str) -> None:
@@ -95,22 +99,22 @@ async def recover(engine: AsyncEngine, workspace_id: str) -> None:
         await gate.recover(conn, workspace_id, actor="one", limits=LIMITS, source=None, now=datetime.now(UTC))
 
 
-async def broken(engine: AsyncEngine) -> str:
-    workspace_id = await made(engine, desired=RUNNING)
+async def create_failed(engine: AsyncEngine) -> str:
+    workspace_id = await create_one(engine, desired=RUNNING)
     await change(engine, workspace_id, phase="ERROR", error_reason="Timeout")
     return workspace_id
 
 
-async def test_a_recovery_passes_the_limit_too(engine: AsyncEngine) -> None:
-    failed = await broken(engine)
+async def test_a_recovery_counts_against_the_limit(engine: AsyncEngine) -> None:
+    failed = await create_failed(engine)
     for _ in range(2):
-        await made(engine, desired=RUNNING)
+        await create_one(engine, desired=RUNNING)
     with pytest.raises(RunningLimitExceeded):
         await recover(engine, failed)
 
 
-async def test_an_undelete_passes_the_limit_too(engine: AsyncEngine) -> None:
-    workspace_id = await made(engine, desired=RUNNING)
+async def test_an_undelete_counts_against_the_limit(engine: AsyncEngine) -> None:
+    workspace_id = await create_one(engine, desired=RUNNING)
     async with engine.connect() as conn:
         seen = await conn.scalar(select(workspaces.c.conditions).where(workspaces.c.id == workspace_id))
     for name in ("storage.volume_ready", "infra.container_ready"):
@@ -119,21 +123,21 @@ async def test_an_undelete_passes_the_limit_too(engine: AsyncEngine) -> None:
         await gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC))
     await change(engine, workspace_id, conditions=seen)
     for _ in range(2):
-        await made(engine, desired=RUNNING)
+        await create_one(engine, desired=RUNNING)
     with pytest.raises(RunningLimitExceeded):
         async with engine.begin() as conn:
             await gate.undelete(conn, workspace_id, actor="one", limits=LIMITS, now=datetime.now(UTC))
 
 
 async def test_parallel_recoveries_never_exceed_the_limit(engine: AsyncEngine) -> None:
-    ids = [await broken(engine) for _ in range(20)]
+    ids = [await create_failed(engine) for _ in range(20)]
     outcomes = await asyncio.gather(*(recover(engine, item) for item in ids), return_exceptions=True)
     assert outcomes.count(None) == LIMITS.per_user
     assert sum(isinstance(item, RunningLimitExceeded) for item in outcomes) == 20 - LIMITS.per_user
 
 
-async def test_what_counts_is_the_same_in_sql_and_in_the_domain(engine: AsyncEngine) -> None:
-    workspace_id = await made(engine)
+async def test_the_same_workspaces_count_in_sql_and_in_the_domain(engine: AsyncEngine) -> None:
+    workspace_id = await create_one(engine)
     async with engine.connect() as conn:
         seen = await conn.scalar(select(workspaces.c.conditions).where(workspaces.c.id == workspace_id))
     request = {"kind": "recover", "actor": "one", "source": None, "archive_op_id": None}
@@ -158,18 +162,18 @@ async def test_what_counts_is_the_same_in_sql_and_in_the_domain(engine: AsyncEng
 
 
 @pytest.mark.parametrize("desired", [DesiredState.RUNNING, DesiredState.ARCHIVED])
-async def test_a_wish_during_an_operation_is_409_and_the_same_wish_is_fine(
+async def test_a_new_desired_state_during_an_operation_is_409_and_the_same_one_is_not(
     engine: AsyncEngine, desired: DesiredState
 ) -> None:
-    workspace_id = await made(engine)
+    workspace_id = await create_one(engine)
     await change(engine, workspace_id, **busy())
     with pytest.raises(OperationInProgress):
-        await wish(engine, workspace_id, desired)
-    await wish(engine, workspace_id, STANDBY)
+        await set_desired_state(engine, workspace_id, desired)
+    await set_desired_state(engine, workspace_id, STANDBY)
 
 
 async def test_delete_and_undelete_wait_for_the_operation(engine: AsyncEngine) -> None:
-    workspace_id = await made(engine)
+    workspace_id = await create_one(engine)
     await change(engine, workspace_id, **busy())
     with pytest.raises(OperationInProgress):
         async with engine.begin() as conn:
@@ -188,21 +192,21 @@ async def test_delete_and_undelete_wait_for_the_operation(engine: AsyncEngine) -
             await gate.undelete(conn, workspace_id, actor="one", limits=LIMITS, now=datetime.now(UTC))
 
 
-async def test_an_error_accepts_no_wish_until_it_is_recovered(engine: AsyncEngine) -> None:
-    workspace_id = await made(engine)
+async def test_an_error_accepts_no_desired_state_until_it_is_recovered(engine: AsyncEngine) -> None:
+    workspace_id = await create_one(engine)
     await change(engine, workspace_id, phase="ERROR", error_reason="Timeout")
     with pytest.raises(InvalidState):
-        await wish(engine, workspace_id, RUNNING)
+        await set_desired_state(engine, workspace_id, RUNNING)
     async with engine.begin() as conn:
         recovering = await gate.recover(
             conn, workspace_id, actor="one", limits=LIMITS, source=None, now=datetime.now(UTC)
         )
     assert recovering.request is not None
-    assert recovering.error_reason is not None, "only the controller forgives"
+    assert recovering.error_reason is not None, "only the controller clears the error"
 
 
-async def test_recovering_from_an_archive_that_is_not_the_workspaces_is_refused(engine: AsyncEngine) -> None:
-    workspace_id = await made(engine)
+async def test_a_recovery_from_an_archive_of_another_workspace_is_rejected(engine: AsyncEngine) -> None:
+    workspace_id = await create_one(engine)
     await change(engine, workspace_id, phase="ERROR", error_reason="DataLost")
     source = gate.RecoverFrom(gate.RecoverSource.ARCHIVE, "nowhere")
     with pytest.raises(ValidationFailed, match="no such archive"):
@@ -212,16 +216,16 @@ async def test_recovering_from_an_archive_that_is_not_the_workspaces_is_refused(
             )
 
 
-async def test_a_ttl_never_overwrites_a_newer_wish(engine: AsyncEngine) -> None:
+async def test_a_ttl_never_overwrites_a_newer_desired_state(engine: AsyncEngine) -> None:
     async with engine.begin() as conn:
         seen = await create(conn, desired=RUNNING)
-    await wish(engine, seen.id, STANDBY)
-    await wish(engine, seen.id, RUNNING)
+    await set_desired_state(engine, seen.id, STANDBY)
+    await set_desired_state(engine, seen.id, RUNNING)
     async with engine.begin() as conn:
         assert await gate.apply_expiry(conn, seen, STANDBY, "idle", now=datetime.now(UTC)) is None
 
 
-async def test_activity_moves_only_forward(engine: AsyncEngine) -> None:
+async def test_last_access_only_moves_forward(engine: AsyncEngine) -> None:
     async with engine.begin() as conn:
         workspace = await create(conn)
     later = workspace.last_access_at + timedelta(minutes=5)
@@ -231,8 +235,8 @@ async def test_activity_moves_only_forward(engine: AsyncEngine) -> None:
         assert (await gate.lock(conn, workspace.id)).last_access_at == later
 
 
-async def test_what_is_deleted_is_not_found(engine: AsyncEngine) -> None:
-    workspace_id = await made(engine)
+async def test_a_deleted_workspace_is_not_found(engine: AsyncEngine) -> None:
+    workspace_id = await create_one(engine)
     async with engine.begin() as conn:
         await gate.delete(conn, workspace_id, actor="one", now=datetime.now(UTC))
     calls = (
@@ -253,8 +257,8 @@ async def test_what_is_deleted_is_not_found(engine: AsyncEngine) -> None:
         assert problem.value.status == 404
 
 
-async def test_a_limit_of_zero_admits_nobody(engine: AsyncEngine) -> None:
-    workspace_id = await made(engine)
+async def test_a_limit_of_zero_admits_no_workspace(engine: AsyncEngine) -> None:
+    workspace_id = await create_one(engine)
     with pytest.raises(RunningLimitExceeded):
         async with engine.begin() as conn:
             await gate.set_desired_state(
@@ -262,9 +266,9 @@ async def test_a_limit_of_zero_admits_nobody(engine: AsyncEngine) -> None:
             )
 
 
-async def test_what_people_see_change_has_the_time_of_the_change(engine: AsyncEngine) -> None:
+async def test_updated_at_is_the_time_of_the_change(engine: AsyncEngine) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
-    workspace_id = await made(engine)
+    workspace_id = await create_one(engine)
     async with engine.begin() as conn:
         deleted = await gate.delete(conn, workspace_id, actor="one", now=later + HOUR)
         assert deleted.deleted_at == deleted.updated_at == later + HOUR

@@ -1,4 +1,4 @@
-"""What an installation is once and for all."""
+"""The identity of an installation, which never changes."""
 
 import pytest
 from sqlalchemy import text
@@ -10,13 +10,13 @@ from codehub.database.installation import UidBaseMismatch
 from tests.integration.database.conftest import create
 
 
-async def test_its_id_and_key_are_those_of_the_first_start(engine: AsyncEngine) -> None:
+async def test_the_id_and_key_of_the_first_start_remain(engine: AsyncEngine) -> None:
     first = await installation.ensure(engine, "first", 2_000_000)
     assert first.id == "first"
     assert await installation.ensure(engine, "second", 2_000_000) == first
 
 
-async def test_the_numbers_of_its_users_are_settled_with_the_first_workspace(engine: AsyncEngine) -> None:
+async def test_the_uid_base_is_fixed_once_a_workspace_exists(engine: AsyncEngine) -> None:
     await installation.ensure(engine, "here", 2_000_000)
     await installation.ensure(engine, "here", 3_000_000)
     async with engine.begin() as conn:
@@ -26,7 +26,7 @@ async def test_the_numbers_of_its_users_are_settled_with_the_first_workspace(eng
     await installation.ensure(engine, "here", 3_000_000)
 
 
-async def test_a_workspace_that_is_there_before_the_first_coordinator_settles_nothing(
+async def test_a_workspace_before_the_first_coordinator_fixes_nothing(
     engine: AsyncEngine,
 ) -> None:
     async with engine.begin() as conn:
@@ -34,7 +34,7 @@ async def test_a_workspace_that_is_there_before_the_first_coordinator_settles_no
     await installation.ensure(engine, "here", 3_000_000)
 
 
-async def test_an_installation_of_an_earlier_version_keeps_the_numbers_that_it_had(database_url: str) -> None:
+async def test_an_installation_of_an_earlier_version_keeps_its_uid_base(database_url: str) -> None:
     await migrate.downgrade(database_url, "0003")
     engine = create_engine(database_url)
     async with engine.begin() as conn:

@@ -1,4 +1,4 @@
-"""Migrations: both ways, with rows, at once, and without drift from the tables that the code knows."""
+"""Migrations: up and down, with rows, in parallel, and equal to the tables in the code."""
 
 import asyncio
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ Catalog = dict[str, dict[str, str]]
 
 
 async def catalog(conn: AsyncConnection) -> Catalog:
-    """What the database holds besides rows, in its own words."""
+    """Return the definitions of everything in the database but rows."""
     return {kind: dict((await conn.execute(text(query))).all()) for kind, query in CATALOG.items()}
 
 
@@ -73,7 +73,7 @@ async def insert_a_row_of_each(conn: AsyncConnection) -> None:
 
 
 async def rows_of(url: str) -> dict[str, list[Mapping[str, Any]]]:
-    """Every row of every table, but for those that the oldest schemas do not have."""
+    """Return all rows of the tables that the oldest schema has."""
     engine = create_engine(url)
     async with engine.connect() as conn:
         found = {
@@ -90,7 +90,7 @@ def _without_version(row: RowMapping) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
-async def test_rows_survive_the_way_down_and_up_again(database_url: str, revision: str) -> None:
+async def test_rows_survive_a_downgrade_and_an_upgrade(database_url: str, revision: str) -> None:
     engine = create_engine(database_url)
     async with engine.begin() as conn:
         await insert_a_row_of_each(conn)
@@ -104,7 +104,7 @@ async def test_rows_survive_the_way_down_and_up_again(database_url: str, revisio
     assert await catalog_of(database_url) == schema
 
 
-async def test_everything_goes_down_to_nothing_and_up_again(empty_database_url: str) -> None:
+async def test_all_migrations_can_be_undone_and_repeated(empty_database_url: str) -> None:
     nothing = await catalog_of(empty_database_url)
     await migrate.upgrade(empty_database_url)
     schema = await catalog_of(empty_database_url)
@@ -121,21 +121,21 @@ async def test_alembic_sees_no_drift(database_url: str) -> None:
     await engine.dispose()
 
 
-async def test_the_migrations_make_the_tables_that_the_code_knows(
+async def test_the_migrations_create_the_tables_in_the_code(
     database_url: str, empty_database_url: str
 ) -> None:
-    """Alembic itself compares neither conditions of indexes nor check constraints."""
+    """Alembic compares neither predicates of indexes nor check constraints."""
     engine = create_engine(empty_database_url)
     async with engine.begin() as conn:
         await conn.run_sync(metadata.create_all)
-        meant = await catalog(conn)
+        expected = await catalog(conn)
     await engine.dispose()
     migrated = await catalog_of(database_url)
     for kind in ("columns", "indexes", "constraints"):
-        assert migrated[kind] == meant[kind]
+        assert migrated[kind] == expected[kind]
 
 
-async def test_several_may_migrate_at_once(empty_database_url: str, database_url: str) -> None:
+async def test_several_processes_may_migrate_at_once(empty_database_url: str, database_url: str) -> None:
     async with asyncio.timeout(PATIENCE):
         upgrades = (migrate.upgrade(empty_database_url) for _ in range(5))
         outcomes = await asyncio.gather(*upgrades, return_exceptions=True)
@@ -143,7 +143,7 @@ async def test_several_may_migrate_at_once(empty_database_url: str, database_url
     assert await catalog_of(empty_database_url) == await catalog_of(database_url)
 
 
-async def test_a_database_of_a_newer_codehub_is_refused(database_url: str) -> None:
+async def test_a_database_of_a_newer_codehub_is_rejected(database_url: str) -> None:
     engine = create_engine(database_url)
     async with engine.begin() as conn:
         await conn.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -154,7 +154,7 @@ async def test_a_database_of_a_newer_codehub_is_refused(database_url: str) -> No
     await engine.dispose()
 
 
-async def test_a_database_of_an_older_codehub_says_to_migrate(database_url: str) -> None:
+async def test_the_error_about_an_older_schema_names_the_command(database_url: str) -> None:
     await migrate.downgrade(database_url, "0001")
     engine = create_engine(database_url)
     with pytest.raises(schema_version.SchemaError, match=r"at schema 0001.*codehub migrate"):
@@ -162,14 +162,14 @@ async def test_a_database_of_an_older_codehub_says_to_migrate(database_url: str)
     await engine.dispose()
 
 
-async def test_an_empty_database_says_to_migrate(empty_database_url: str) -> None:
+async def test_the_error_about_an_empty_database_names_the_command(empty_database_url: str) -> None:
     engine = create_engine(empty_database_url)
     with pytest.raises(schema_version.SchemaError, match="codehub migrate"):
         await schema_version.check_schema(engine)
     await engine.dispose()
 
 
-def test_the_revisions_that_are_told_without_alembic_are_its_own() -> None:
+def test_the_revisions_without_alembic_are_those_of_alembic() -> None:
     scripts = ScriptDirectory.from_config(migrate.make_config())
     assert schema_version.known_revisions() == sorted(script.revision for script in scripts.walk_revisions())
     assert schema_version.head_revision() == scripts.get_current_head()

@@ -1,4 +1,4 @@
-"""A notification listener outlives every way to lose its connection, and ends when it is cancelled."""
+"""The notification listener survives a lost connection, and ends when it is cancelled."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The schema: what cannot be stored, and what is told."""
+"""Constraints and triggers of the schema."""
 
 import asyncio
 import json
@@ -44,18 +44,18 @@ async def test_an_invalid_state_cannot_be_stored(engine: AsyncEngine, values: di
             await conn.execute(update(workspaces).where(workspaces.c.id == workspace.id).values(**values))
 
 
-async def test_two_living_users_cannot_share_a_name_but_a_deleted_name_is_free(engine: AsyncEngine) -> None:
-    again = users.insert().values(id="three", username="one", password_hash="x", role="user")
+async def test_a_username_is_unique_among_users_that_are_not_deleted(engine: AsyncEngine) -> None:
+    same_name = users.insert().values(id="three", username="one", password_hash="x", role="user")
     with pytest.raises(IntegrityError):
         async with engine.begin() as conn:
-            await conn.execute(again)
+            await conn.execute(same_name)
     async with engine.begin() as conn:
         await conn.execute(update(users).where(users.c.id == "one").values(deleted_at=text("now()")))
-        await conn.execute(again)
+        await conn.execute(same_name)
 
 
-async def test_every_change_is_told_with_ids_only(engine: AsyncEngine, database_url: str) -> None:
-    told: asyncio.Queue[tuple[str, dict[str, str]]] = asyncio.Queue()
+async def test_every_change_sends_notifications_with_ids_only(engine: AsyncEngine, database_url: str) -> None:
+    notifications: asyncio.Queue[tuple[str, dict[str, str]]] = asyncio.Queue()
     listener = await asyncpg.connect(asyncpg_dsn(database_url))
     for channel in (
         "ws_sse",
@@ -67,22 +67,22 @@ async def test_every_change_is_told_with_ids_only(engine: AsyncEngine, database_
         "end",
     ):
         await listener.add_listener(
-            channel, lambda _c, _p, name, payload: told.put_nowait((name, json.loads(payload)))
+            channel, lambda _c, _p, name, payload: notifications.put_nowait((name, json.loads(payload)))
         )
 
-    async def heard() -> set[str]:
-        """What was told until now: notifications come in the order of their commits."""
+    async def received() -> set[str]:
+        """Return the channels of the notifications so far, which arrive in the order of commits."""
         async with engine.begin() as conn:
             await conn.execute(text("SELECT pg_notify('end', '{}')"))
         names = set()
         async with asyncio.timeout(PATIENCE):
-            while (name := (await told.get())[0]) != "end":
+            while (name := (await notifications.get())[0]) != "end":
                 names.add(name)
         return names
 
     async with engine.begin() as conn:
         workspace = await create(conn)
-    assert await heard() == {"ws_sse", "ws_wake", "route_changed"}
+    assert await received() == {"ws_sse", "ws_wake", "route_changed"}
     row = workspaces.c.id == workspace.id
     for values, expected in (
         ({"memo": "note"}, {"ws_sse"}),
@@ -98,16 +98,16 @@ async def test_every_change_is_told_with_ids_only(engine: AsyncEngine, database_
     ):
         async with engine.begin() as conn:
             await conn.execute(update(workspaces).where(row).values(**values))
-        assert await heard() == expected, values
+        assert await received() == expected, values
     async with engine.begin() as conn:
         await conn.execute(sessions.insert().values(id_hash=b"s", user_id="one", expires_at=text("now()")))
         await conn.execute(sessions.delete())
         await conn.execute(update(users).where(users.c.id == "one").values(role="admin"))
-    assert await heard() == {"session_ended", "user_changed"}
+    assert await received() == {"session_ended", "user_changed"}
     await listener.close()
 
 
-async def test_every_update_counts_the_version_up_and_nobody_sets_it(engine: AsyncEngine) -> None:
+async def test_every_update_increments_the_version_which_cannot_be_set(engine: AsyncEngine) -> None:
     async with engine.begin() as conn:
         workspace = await create(conn)
         assert workspace.version == 0

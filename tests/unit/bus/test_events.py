@@ -1,4 +1,4 @@
-"""A feed keeps what a slow reader has not looked at yet, within bounds."""
+"""A feed keeps the hints that a slow reader has not read, within bounds."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from codehub.bus.events import MAX_PENDING_HINTS, Changes, Feed
 from tests.waiting import PATIENCE
 
 
-async def test_repeated_hints_are_one() -> None:
+async def test_repeated_hints_are_merged() -> None:
     feed = Feed()
     for workspace_id in ("a", "b", "a"):
         feed.hint(workspace_id)
@@ -14,7 +14,7 @@ async def test_repeated_hints_are_one() -> None:
     assert await feed.changes(0) == Changes()
 
 
-async def test_too_many_hints_become_a_fresh_start() -> None:
+async def test_too_many_hints_become_everything() -> None:
     feed = Feed()
     for number in range(MAX_PENDING_HINTS + 1):
         feed.hint(str(number))
@@ -31,7 +31,7 @@ async def test_a_waiting_reader_is_woken() -> None:
     assert await waiting == Changes(workspace_ids=("a",))
 
 
-async def test_the_end_is_told_apart_from_changes() -> None:
+async def test_the_end_is_not_a_change() -> None:
     feed = Feed()
     feed.end()
     await asyncio.wait_for(feed.wait_ended(), PATIENCE)

@@ -1,4 +1,4 @@
-"""What the disk watchdog writes down about homes, and who hears of it."""
+"""Sizes and notices of homes, and the notifications about them."""
 
 import asyncio
 import json
@@ -18,25 +18,25 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def test_a_notice_is_announced_and_a_size_is_not(database_url: str) -> None:
-    heard: asyncio.Queue[str] = asyncio.Queue()
+    payloads: asyncio.Queue[str] = asyncio.Queue()
     engine = create_engine(database_url)
     async with engine.begin() as conn:
         await conn.execute(insert(users).values(id="one", username="one", password_hash="x", role="user"))
         workspace = await create(conn)
     listener = await asyncpg.connect(asyncpg_dsn(database_url))
-    await listener.add_listener("ws_sse", lambda *said: heard.put_nowait(said[-1]))
+    await listener.add_listener("ws_sse", lambda *arguments: payloads.put_nowait(arguments[-1]))
     async with engine.begin() as conn:
         await home_sizes.record_sizes(conn, {workspace.id: HomeSize(1, 1)}, NOW)
         await home_sizes.record_sizes(conn, {workspace.id: HomeSize(2, 1)}, NOW)
     async with engine.begin() as conn:
         await home_sizes.put_notice(conn, Notice(workspace.id, "Warning."), warned_at=NOW)
     async with asyncio.timeout(PATIENCE):
-        said = json.loads(await heard.get())
-    assert said == {"id": workspace.id, "user_id": workspace.owner_id}
-    assert heard.empty()
+        payload = json.loads(await payloads.get())
+    assert payload == {"id": workspace.id, "user_id": workspace.owner_id}
+    assert payloads.empty()
     async with engine.begin() as conn:
         await home_sizes.clear_notices(conn, [workspace.id])
     async with asyncio.timeout(PATIENCE):
-        await heard.get()
+        await payloads.get()
     await listener.close()
     await engine.dispose()

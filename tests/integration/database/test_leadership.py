@@ -1,4 +1,4 @@
-"""Leadership: one at a time, and a late leader writes nothing."""
+"""One coordinator leads at a time, and a stale leader writes nothing."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -41,7 +41,7 @@ async def test_a_hung_leader_loses_its_session(database_url: str, engine: AsyncE
     await term.resign()
 
 
-async def test_a_leader_that_hangs_inside_a_transaction_does_not_keep_the_next_one_out(
+async def test_a_leader_that_hangs_inside_a_transaction_does_not_block_the_next_one(
     database_url: str,
 ) -> None:
     hung = await campaign(database_url, "hung")
@@ -53,13 +53,13 @@ async def test_a_leader_that_hangs_inside_a_transaction_does_not_keep_the_next_o
         term = await campaign(database_url, "next")
         assert term is not None
         with pytest.raises(DBAPIError):
-            await conn.execute(text("UPDATE workspaces SET name = 'late'"))
+            await conn.execute(text("UPDATE workspaces SET name = 'stale'"))
         await conn.invalidate()
     await term.resign()
     await engine.dispose()
 
 
-async def test_a_late_leader_writes_nothing(database_url: str, engine: AsyncEngine) -> None:
+async def test_a_stale_leader_writes_nothing(database_url: str, engine: AsyncEngine) -> None:
     async with engine.begin() as conn:
         workspace = await create(conn)
     first = await campaign(database_url, "first")
@@ -67,12 +67,12 @@ async def test_a_late_leader_writes_nothing(database_url: str, engine: AsyncEngi
     await first.resign()
     second = await campaign(database_url, "second")
     assert second is not None
-    decision = Decision("late", workspace, TimelineEvent.FAILED)
+    decision = Decision("stale", workspace, TimelineEvent.FAILED)
     async with open_pool(database_url, 1, LOCK_TIMEOUT) as pool:
-        records = PostgresLeaderDatabase(pool, engine, first.epoch, timedelta(1), BACKENDS)
+        database = PostgresLeaderDatabase(pool, engine, first.epoch, timedelta(1), BACKENDS)
         with pytest.raises(StaleLeader):
-            await records.save(workspace, decision, datetime.now(UTC))
+            await database.save(workspace, decision, datetime.now(UTC))
     connection = await asyncpg.connect(asyncpg_dsn(database_url))
-    assert await connection.fetchval("SELECT count(*) FROM timeline WHERE message = 'late'") == 0
+    assert await connection.fetchval("SELECT count(*) FROM timeline WHERE message = 'stale'") == 0
     await connection.close()
     await second.resign()

@@ -1,4 +1,4 @@
-"""A database with very many workspaces, and the plans of the statements that CodeHub sends to it."""
+"""A database with many workspaces, and the query plans of the statements that CodeHub sends."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -10,15 +10,15 @@ from typing import Any
 import asyncpg
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncConnection
+from tests.pending import eventually
 
 from codehub.database.engine import asyncpg_dsn, create_engine
 from codehub.domain.states import ConditionName
 from tests.selection import EVERYTHING
-from tests.waiting import eventually
 
 ROWS = 100_000 if EVERYTHING else 20_000
 OWNERS = ROWS // 50
-OWN_TTL = 10_000_000  # longer than any of them has existed
+OWN_TTL = 10_000_000  # longer than the age of any workspace
 NEWEST = datetime(2026, 11, 1, tzinfo=UTC)
 Call = Callable[[AsyncConnection], Awaitable[object]]
 
@@ -78,7 +78,7 @@ _OTHERS = """
 
 
 async def fill(url: str) -> None:
-    """Statistics and visibility as autovacuum leaves them."""
+    """Insert the rows, and leave statistics and visibility as autovacuum does."""
     true_when = {f"true_{n}": _TRUE_WHEN.get(name, "true") for n, name in enumerate(ConditionName)}
     conditions = _CONDITIONS.format(**true_when)
     connection = await asyncpg.connect(asyncpg_dsn(url))
@@ -103,7 +103,7 @@ async def fill(url: str) -> None:
 
 
 async def _is_visible_to_all(connection: "asyncpg.Connection[Any]") -> bool:
-    """An older snapshot, of autovacuum say, keeps a VACUUM from marking pages: a later one marks them."""
+    """Run VACUUM again: older snapshots, as of autovacuum, keep it from marking pages."""
     await connection.execute("VACUUM workspaces")
     found = await connection.fetchval(
         "SELECT relallvisible = relpages FROM pg_class WHERE relname = 'workspaces'"
@@ -113,16 +113,16 @@ async def _is_visible_to_all(connection: "asyncpg.Connection[Any]") -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """How PostgreSQL would run one statement."""
+    """Query plan of one statement."""
 
     statement: str
     root: dict[str, Any]
 
     def nodes(self) -> Iterator[dict[str, Any]]:
-        waiting = [self.root]
-        while waiting:
-            node = waiting.pop()
-            waiting += node.get("Plans", [])
+        pending = [self.root]
+        while pending:
+            node = pending.pop()
+            pending += node.get("Plans", [])
             yield node
 
     @property
@@ -136,7 +136,7 @@ class Plan:
 
     @property
     def rows_read(self) -> int:
-        """What the scans produced and threw away (with ANALYZE)."""
+        """The rows that scans returned or filtered out (with ANALYZE)."""
         leaves = [node for node in self.nodes() if "Relation Name" in node]
         return sum(
             (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
@@ -145,7 +145,7 @@ class Plan:
 
 
 class Explainer:
-    """Runs the product's own functions and explains each statement that they sent."""
+    """Runs functions of CodeHub, and explains each statement that they send."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -165,7 +165,7 @@ class Explainer:
         await engine.dispose()
 
     async def explain(self, call: Call) -> list[Plan]:
-        """Each statement run, with these parameters, in a transaction that is rolled back."""
+        """Explain each statement with its parameters, in a transaction that is rolled back."""
         async with self._statements_of(call) as (connection, sent):
             return [
                 await _plan(connection, statement, f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", *parameters)
@@ -173,7 +173,7 @@ class Explainer:
             ]
 
     async def explain_generic(self, call: Call) -> list[Plan]:
-        """Each as PostgreSQL may plan a prepared statement: once, for whatever parameters come."""
+        """Explain the generic plan of each statement, which prepared statements may use."""
         async with self._statements_of(call) as (connection, sent):
             await connection.execute("SET plan_cache_mode = force_generic_plan")
             plans = []
@@ -185,7 +185,7 @@ class Explainer:
         return plans
 
     async def plain_indexes(self) -> set[str]:
-        """Those that only make something fast: unique ones are rules as well."""
+        """Return the indexes that are not unique, whose only purpose is speed."""
         connection = await asyncpg.connect(asyncpg_dsn(self._url))
         try:
             rows = await connection.fetch(

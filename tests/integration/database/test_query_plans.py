@@ -1,6 +1,6 @@
-"""Every query stays cheap at 100,000 workspaces: it goes through an index, and reads what it needs.
+"""Each query uses its indexes and reads few rows, in a database with 100,000 workspaces.
 
-`make test` has a fifth of them.
+`make test` uses a fifth of them.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from codehub.domain.audit import Action, Actor
 from codehub.domain.states import Phase
 from codehub.domain.ttl import TtlDefaults
 from tests.integration.database.conftest import BACKENDS
-from tests.integration.database.many_rows import NEWEST, OWN_TTL, ROWS, Call, Explainer, Plan, fill
+from tests.integration.database.query_plans import NEWEST, OWN_TTL, ROWS, Call, Explainer, Plan, fill
 from tests.services import Services, run
 
 OWNER = "owner-5"
@@ -36,7 +36,7 @@ WORKSPACE = "e4da3b7fbbce2345d7772b0674"  # one of that owner's
 SESSION = sessions.hash_session_id("5")
 NEVER_DUE = TtlDefaults(OWN_TTL, OWN_TTL)
 TTL_INDEXES = {
-    f"ix_workspaces_{kind}_ttl_{whose}" for kind in ("standby", "archive") for whose in ("default", "own")
+    f"ix_workspaces_{kind}_ttl_{source}" for kind in ("standby", "archive") for source in ("default", "own")
 }
 
 
@@ -60,17 +60,17 @@ def log_page(**filters: Any) -> Call:
     return lambda conn: audit.read_entries(conn, AuditFilters(**filters), 50)
 
 
-# What is called -> the indexes of workspaces (or of another table) that have to serve it.
+# Each call, with the indexes that it must use.
 CALLS: dict[str, tuple[Call, set[str]]] = {
     "an owner's list": (page(), {"ix_workspaces_owner"}),
     "an owner's list of one phase": (page(phase=Phase.RUNNING), {"ix_workspaces_owner"}),
     "an owner's search": (page(words=("my",)), {"ix_workspaces_owner"}),
     "an owner's trash": (page(trash=True), {"ix_workspaces_trash"}),
     "an owner's trash of one phase": (page(phase=Phase.DELETED, trash=True), {"ix_workspaces_trash"}),
-    "everybody's list": (page(None), {"ix_workspaces_newest"}),
-    "everybody's list of the commonest phase": (page(None, Phase.ARCHIVED), {"ix_workspaces_newest"}),
-    "everybody's list of a phase that none has": (page(None, Phase.PENDING), {"ix_workspaces_newest"}),
-    "everybody's trash": (page(None, trash=True), {"ix_workspaces_trash"}),
+    "all users' list": (page(None), {"ix_workspaces_newest"}),
+    "all users' list of the most common phase": (page(None, Phase.ARCHIVED), {"ix_workspaces_newest"}),
+    "all users' list of a phase that none has": (page(None, Phase.PENDING), {"ix_workspaces_newest"}),
+    "all users' trash": (page(None, trash=True), {"ix_workspaces_trash"}),
     "the overview": (
         workspace_queries.read_overview,
         {"ix_workspaces_newest", "ix_workspaces_trash", "ix_workspaces_errors"},
@@ -101,7 +101,7 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
         lambda conn: gateway_queries.find_status_page_data(conn, WORKSPACE),
         {"ix_archives_workspace_id"},
     ),
-    "what has to make room": (
+    "the candidates for a stop": (
         lambda conn: gateway_queries.counted_workspaces(conn, OWNER, besides="none"),
         {"ix_workspaces_counted"},
     ),
@@ -141,12 +141,12 @@ BIG_TABLES = {"audit_log", "workspaces", "timeline", "archives", "sessions", "lo
 
 
 @pytest.mark.parametrize(("call", "indexes"), CALLS.values(), ids=CALLS.keys())
-async def test_a_query_goes_through_its_indexes(explainer: Explainer, call: Call, indexes: set[str]) -> None:
+async def test_a_query_uses_its_indexes(explainer: Explainer, call: Call, indexes: set[str]) -> None:
     check(await explainer.explain(call), indexes)
 
 
 @pytest.mark.parametrize(("call", "indexes"), CALLS.values(), ids=CALLS.keys())
-async def test_it_does_so_when_the_plan_is_kept_for_any_parameters(
+async def test_a_generic_plan_uses_the_indexes_too(
     explainer: Explainer, call: Call, indexes: set[str]
 ) -> None:
     check(await explainer.explain_generic(call), indexes)
@@ -158,7 +158,7 @@ def check(plans: list[Plan], indexes: set[str]) -> None:
     assert indexes <= set().union(*(plan.indexes for plan in plans))
 
 
-async def test_the_controllers_pass_reads_the_index_alone(explainer: Explainer) -> None:
+async def test_the_idle_pass_reads_only_its_index(explainer: Explainer) -> None:
     (plan,) = await explainer.explain(lambda conn: conn.execute(text(controller_writes.VERSIONS)))
     (scan,) = (node for node in plan.nodes() if "Index Name" in node)
     assert scan["Node Type"] == "Index Only Scan"
@@ -166,7 +166,7 @@ async def test_the_controllers_pass_reads_the_index_alone(explainer: Explainer) 
     assert scan["Actual Rows"] == pytest.approx(0.99 * ROWS, rel=0.01)
 
 
-async def test_what_is_not_due_is_not_read(explainer: Explainer) -> None:
+async def test_workspaces_that_are_not_due_are_not_read(explainer: Explainer) -> None:
     (nothing,) = await explainer.explain(lambda conn: ttl_queries.candidates(conn, NEVER_DUE, NEWEST))
     assert nothing.rows_read == 0
     nearly_all = timedelta(minutes=0.86 * ROWS)  # of the time since the oldest
@@ -175,12 +175,12 @@ async def test_what_is_not_due_is_not_read(explainer: Explainer) -> None:
     assert 0 < some.root["Actual Rows"] == some.rows_read < 0.03 * ROWS
 
 
-async def test_the_limits_read_only_what_counts(explainer: Explainer) -> None:
+async def test_the_limits_read_only_workspaces_that_count(explainer: Explainer) -> None:
     (plan,) = await explainer.explain(lambda conn: gate.usage(conn, OWNER))
     assert plan.rows_read == pytest.approx(0.01 * ROWS, rel=0.01)
 
 
-async def test_no_index_is_there_in_vain(explainer: Explainer) -> None:
+async def test_every_index_is_used(explainer: Explainer) -> None:
     used: set[str] = set().union(*(indexes for _call, indexes in CALLS.values()))
     unused = await explainer.plain_indexes() - used
     assert unused == set()

@@ -1,4 +1,4 @@
-"""Every workspace that a TTL has a wish for is among those that the database is asked for."""
+"""The query for TTLs finds every workspace whose TTL has expired."""
 
 import itertools
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("time_zone", ["UTC", "Europe/Berlin"])
-async def test_whatever_has_expired_is_a_candidate(engine: AsyncEngine, time_zone: str) -> None:
+async def test_every_expired_workspace_is_a_candidate(engine: AsyncEngine, time_zone: str) -> None:
     async with engine.begin() as conn:
         await conn.exec_driver_sql(f"SET TIME ZONE '{time_zone}'")
         await conn.execute(insert(workspaces), list(rows()))
