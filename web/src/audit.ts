@@ -1,28 +1,10 @@
 /** Entries of the audit log as sentences. The server sends codes and parameters; the text is made here. */
 import { exactTime, span } from "./format";
 import { messages } from "./i18n";
+import { auditEn } from "./i18n/audit.en";
 import type { AuditAction, AuditEntry, Role } from "./types";
 
-export const AUDIT_ACTIONS = [
-  "session.opened",
-  "session.failed",
-  "session.locked",
-  "session.confirmation_failed",
-  "session.failures_counted",
-  "user.created",
-  "user.deleted",
-  "user.role_changed",
-  "user.password_changed",
-  "user.password_set",
-  "workspace.stopped",
-  "workspace.recovered",
-  "workspace.deleted",
-  "workspace.deleted_for_good",
-  "workspace.undeleted",
-  "limits.changed",
-  "security.weakened",
-  "security.restored",
-] as const satisfies readonly AuditAction[];
+export const AUDIT_ACTIONS = Object.keys(auditEn.labels) as AuditAction[];
 
 export type Weakness =
   | "path_mode"

@@ -6,24 +6,13 @@ import { PageTitle } from "../components/PageTitle";
 import { PhaseChip } from "../components/PhaseChip";
 import { SentenceWithTime } from "../components/WorkspaceStatus";
 import { messages } from "../i18n";
+import { en } from "../i18n/en";
 import { useLoader } from "../state/loader";
 import type { Check, CheckName, Overview, Workspace } from "../types";
 import { PHASES } from "../workspace";
 
 const POLL_MILLISECONDS = 5_000;
-const CHECKS: readonly CheckName[] = [
-  "database",
-  "schema",
-  "redis",
-  "database_space",
-  "coordinator",
-  "storage",
-  "archives",
-  "volumes",
-  "runtime",
-  "disk",
-  "gc",
-];
+const CHECKS = Object.keys(en.admin.checks) as CheckName[];
 
 export function AdminOverviewPage() {
   const text = messages.value.admin;
