@@ -136,5 +136,7 @@ def _lost_connection(error: DBAPIError) -> bool:
 async def _on_unexpected_error(request: Request, error: Exception) -> JSONResponse:
     logger.error("a call failed", path=request.url.path, method=request.method, exc_info=error)
     return envelope(
-        500, "INTERNAL_ERROR", "CodeHub failed to handle this call. The error is in the log of the API."
+        500,
+        "INTERNAL_ERROR",
+        "CodeHub failed to handle this call. Try again, or ask an admin to read the log of the API.",
     )
