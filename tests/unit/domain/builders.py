@@ -1,4 +1,4 @@
-"""Facts to decide on: workspaces, looks and contexts, each with only what differs from the ordinary."""
+"""Builders of workspaces, observations and contexts, with defaults for everything."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,7 +48,7 @@ EXISTS = ConditionName.CONTAINER_EXISTS
 READY = ConditionName.CONTAINER_READY
 HEALTHY = ConditionName.HEALTHY
 
-UNKNOWN = Unknown("it cannot be looked at")
+UNKNOWN = Unknown("it cannot be checked")
 
 
 def condition(status: bool, reason: str = "", message: str = "", at: datetime = EARLIER) -> Condition:
@@ -116,7 +116,7 @@ _ORDINARY: dict[str, Any] = {
 
 
 def workspace(**given: Any) -> Workspace:
-    """A workspace; an operation brings its claim along, a wish to be DELETED its time."""
+    """Return a workspace. An operation also sets the claim, and DELETED sets deleted_at."""
     fields = _ORDINARY | given
     if fields["operation"] is not Operation.NONE:
         fields = {**fields, "op_id": OP, "op_started_at": CLAIMED_AT, **given}
@@ -128,7 +128,7 @@ def workspace(**given: Any) -> Workspace:
 
 
 def _quick(cls: type[Workspace], fields: Mapping[str, Any]) -> Workspace:
-    """A frozen dataclass without its slow constructor: the enumerations make hundreds of thousands."""
+    """Make a frozen dataclass without its slow constructor. The tests make hundreds of thousands."""
     made = object.__new__(cls)
     made.__dict__.update(fields)
     return made
@@ -167,7 +167,7 @@ def job(
     return JobFact(state, progress, reason, message)
 
 
-def look(
+def observation(
     container: ContainerFact | Unknown | None = None,
     volume: VolumeFact | Unknown | None = None,
     archive: ArchiveFact | Unknown | Skipped | None = SKIPPED,
@@ -197,19 +197,19 @@ RECOVER_ARCHIVE = recover(RecoverSource.ARCHIVE, OLD_ARCHIVE_OP)
 RECOVER_EMPTY = recover(RecoverSource.EMPTY)
 
 
-def told(workspace: Workspace, look: Observation, decision: Decision) -> str:
-    """A world and its decision in few lines, for the message of a failing test."""
+def describe(workspace: Workspace, observation: Observation, decision: Decision) -> str:
+    """Describe a decision in a few lines, for the message of a failing test."""
     return "\n".join(
         [
-            f"workspace: {_peculiar(workspace)}",
-            f"look:      {look}",
+            f"workspace: {_differences(workspace)}",
+            f"observed:  {observation}",
             f"decision:  {decision.sentence!r} {decision.event} {decision.effect} {decision.desired}",
-            f"after:     {_peculiar(decision.after)}",
+            f"after:     {_differences(decision.after)}",
         ]
     )
 
 
-def _peculiar(workspace: Workspace) -> str:
+def _differences(workspace: Workspace) -> str:
     known = {str(name): (item.status, item.reason) for name, item in workspace.conditions.items()}
     rest = {
         name: value

@@ -1,4 +1,4 @@
-"""What must hold of every decision, whatever the world. Each function names one rule of the specification."""
+"""Invariants of every decision. Each function names one rule of the specification."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -58,8 +58,8 @@ def rule(check: Rule) -> Rule:
     return check
 
 
-def broken_rules(before: Workspace, look: Observation, decision: Decision) -> list[str]:
-    return [check.__name__ for check in RULES if not check(before, look, decision)]
+def broken_rules(before: Workspace, observation: Observation, decision: Decision) -> list[str]:
+    return [check.__name__ for check in RULES if not check(before, observation, decision)]
 
 
 def is_running(job: JobFact | None) -> bool:
@@ -79,8 +79,10 @@ def ends(before: Workspace, decision: Decision) -> bool:
     return before.operation is not NONE and decision.after.operation is NONE
 
 
-def container_is_gone(look: Observation) -> bool:
-    return look.container is None or (isinstance(look.container, ContainerFact) and not look.container.exists)
+def container_is_gone(observation: Observation) -> bool:
+    return observation.container is None or (
+        isinstance(observation.container, ContainerFact) and not observation.container.exists
+    )
 
 
 def is_recovery(before: Workspace, decision: Decision) -> bool:
@@ -88,44 +90,50 @@ def is_recovery(before: Workspace, decision: Decision) -> bool:
 
 
 @rule
-def the_phase_is_judged(before: Workspace, look: Observation, decision: Decision) -> bool:
+def the_phase_follows_from_the_conditions(
+    before: Workspace, observation: Observation, decision: Decision
+) -> bool:
     after = decision.after
     return after.phase == oracle.phase(after.conditions, after.deleted_at is not None, after.error_reason)
 
 
 @rule
-def error_has_no_operation(before: Workspace, look: Observation, decision: Decision) -> bool:
+def error_has_no_operation(before: Workspace, observation: Observation, decision: Decision) -> bool:
     return decision.after.phase is not Phase.ERROR or decision.after.operation is NONE
 
 
 @rule
-def phase_time_moves_with_the_phase(before: Workspace, look: Observation, decision: Decision) -> bool:
+def phase_time_moves_with_the_phase(before: Workspace, observation: Observation, decision: Decision) -> bool:
     moved = decision.after.phase is not before.phase
     return decision.after.phase_changed_at == (NOW if moved else before.phase_changed_at)
 
 
 @rule
-def observed_at_moves_with_a_condition(before: Workspace, look: Observation, decision: Decision) -> bool:
+def observed_at_moves_with_a_condition(
+    before: Workspace, observation: Observation, decision: Decision
+) -> bool:
     if is_recovery(before, decision):
         return True
     moved = decision.after.conditions != before.conditions
-    return decision.after.observed_at == (look.at if moved else before.observed_at)
+    return decision.after.observed_at == (observation.at if moved else before.observed_at)
 
 
 @rule
-def only_the_controllers_columns_change(before: Workspace, look: Observation, decision: Decision) -> bool:
+def only_the_controllers_columns_change(
+    before: Workspace, observation: Observation, decision: Decision
+) -> bool:
     old, new = before.__dict__, decision.after.__dict__
     return all(old[name] is new[name] for name in NOT_THE_CONTROLLERS)
 
 
 @rule
-def it_says_why(before: Workspace, look: Observation, decision: Decision) -> bool:
+def it_has_a_sentence(before: Workspace, observation: Observation, decision: Decision) -> bool:
     return bool(decision.sentence.strip())
 
 
 @rule
-def one_operation_at_a_time(before: Workspace, look: Observation, decision: Decision) -> bool:
-    """Claimed from NONE or ended to NONE, never exchanged; it keeps its op_id and its clock."""
+def one_operation_at_a_time(before: Workspace, observation: Observation, decision: Decision) -> bool:
+    """It is claimed from NONE or ends in NONE. Meanwhile it keeps its op_id and its start time."""
     after = decision.after
     if (after.operation is NONE) != (after.op_id is None) or (after.op_id is None) != (
         after.op_started_at is None
@@ -140,7 +148,7 @@ def one_operation_at_a_time(before: Workspace, look: Observation, decision: Deci
 
 @rule
 def a_claim_is_fresh_and_comes_before_any_effect(
-    before: Workspace, look: Observation, decision: Decision
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     after = decision.after
     if not claims(before, decision):
@@ -154,10 +162,12 @@ def a_claim_is_fresh_and_comes_before_any_effect(
 
 
 @rule
-def effects_belong_to_a_claim_that_stands(before: Workspace, look: Observation, decision: Decision) -> bool:
-    """Or, with nothing under way, to a recovery that waits: what its owner has chosen is committed, too.
+def effects_belong_to_a_claim_that_stands(
+    before: Workspace, observation: Observation, decision: Decision
+) -> bool:
+    """Or, without an operation, to a waiting recovery, because the owner's choice is committed too.
 
-    An ERROR only ever removes a container.
+    In ERROR the only effect is to remove a container.
     """
     if decision.effect is None or isinstance(decision.effect, SetHomeAside):
         return True
@@ -168,29 +178,32 @@ def effects_belong_to_a_claim_that_stands(before: Workspace, look: Observation, 
 
 @rule
 def a_container_that_may_hold_the_last_copy_stays(
-    before: Workspace, look: Observation, decision: Decision
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
-    """In ERROR. What an operation does with a container, its owner has wished."""
+    """This is about ERROR. The effects of an operation follow from the owner's request."""
     removed = isinstance(decision.effect, DeleteContainer) and before.operation is NONE
-    runs = isinstance(look.container, ContainerFact) and look.container.running
-    home_is_seen = isinstance(look.volume, VolumeFact) and look.volume.generation is not None
+    runs = isinstance(observation.container, ContainerFact) and observation.container.running
+    home_is_seen = isinstance(observation.volume, VolumeFact) and observation.volume.generation is not None
     return not (removed and runs) or home_is_seen
 
 
 @rule
 def a_home_is_set_aside_only_when_its_owner_chose_another(
-    before: Workspace, look: Observation, decision: Decision
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     if not isinstance(decision.effect, SetHomeAside):
         return True
     chosen = before.request is not None and before.request.source is not None
-    seen = isinstance(look.volume, VolumeFact) and look.volume.generation == decision.effect.generation
+    seen = (
+        isinstance(observation.volume, VolumeFact)
+        and observation.volume.generation == decision.effect.generation
+    )
     foreign = decision.effect.generation != before.home_ctx
     return chosen and seen and foreign and before.operation is NONE and not decision.consume
 
 
 @rule
-def what_is_under_way_ends_in_one_way(before: Workspace, look: Observation, decision: Decision) -> bool:
+def an_operation_ends_with_an_event(before: Workspace, observation: Observation, decision: Decision) -> bool:
     if not ends(before, decision):
         return decision.event not in (TimelineEvent.FINISHED, TimelineEvent.CANCELLED)
     return decision.event in (
@@ -202,65 +215,72 @@ def what_is_under_way_ends_in_one_way(before: Workspace, look: Observation, deci
 
 
 @rule
-def nothing_ends_while_its_job_runs(before: Workspace, look: Observation, decision: Decision) -> bool:
-    alive = is_running(look.job) or is_running(look.deletion)
+def nothing_ends_while_its_job_runs(before: Workspace, observation: Observation, decision: Decision) -> bool:
+    alive = is_running(observation.job) or is_running(observation.deletion)
     return not (alive and ends(before, decision))
 
 
 @rule
-def no_job_beside_a_running_one(before: Workspace, look: Observation, decision: Decision) -> bool:
+def no_job_beside_a_running_one(before: Workspace, observation: Observation, decision: Decision) -> bool:
     starts = isinstance(decision.effect, ArchiveHome | ArchiveEmpty | RestoreHome | DeleteVolume)
-    return not (starts and (is_running(look.job) or is_running(look.deletion)))
+    return not (starts and (is_running(observation.job) or is_running(observation.deletion)))
 
 
 @rule
 def an_attempt_is_not_counted_while_its_job_runs(
-    before: Workspace, look: Observation, decision: Decision
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
-    """The job's name follows the count: counted early, a living job would be out of sight."""
-    alive = is_running(look.job) or is_running(look.deletion)
+    """The job's id contains the count: if it changed early, the controller would lose a running job."""
+    alive = is_running(observation.job) or is_running(observation.deletion)
     return not (alive and decision.after.error_count != before.error_count)
 
 
 @rule
 def a_volume_is_deleted_after_its_archive_and_container(
-    before: Workspace, look: Observation, decision: Decision
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     if not isinstance(decision.effect, DeleteVolume):
         return True
-    seen = isinstance(look.archive, ArchiveFact) and look.archive.archive_op_id == before.archive_op_id
-    there = isinstance(look.volume, VolumeFact)
+    seen = (
+        isinstance(observation.archive, ArchiveFact)
+        and observation.archive.archive_op_id == before.archive_op_id
+    )
+    there = isinstance(observation.volume, VolumeFact)
     return (
         before.operation is Operation.ARCHIVING
         and committed(before)
         and seen
         and there
-        and container_is_gone(look)
+        and container_is_gone(observation)
         and decision.effect.generation == before.home_ctx
     )
 
 
 @rule
 def a_home_is_archived_without_its_container(
-    before: Workspace, look: Observation, decision: Decision
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     if not isinstance(decision.effect, ArchiveHome):
         return True
     effect = decision.effect
     named = (effect.generation, effect.archive_op_id) == (before.home_ctx, before.archive_op_id)
-    return container_is_gone(look) and named and isinstance(look.volume, VolumeFact)
+    return container_is_gone(observation) and named and isinstance(observation.volume, VolumeFact)
 
 
 @rule
-def a_start_names_a_home_that_was_seen(before: Workspace, look: Observation, decision: Decision) -> bool:
+def a_start_names_a_home_that_was_seen(
+    before: Workspace, observation: Observation, decision: Decision
+) -> bool:
     if not isinstance(decision.effect, StartContainer):
         return True
-    seen = isinstance(look.volume, VolumeFact) and look.volume.generation == before.home_ctx
+    seen = isinstance(observation.volume, VolumeFact) and observation.volume.generation == before.home_ctx
     return before.home_ctx is not None and decision.effect.generation == before.home_ctx and seen
 
 
 @rule
-def an_empty_home_is_for_a_new_workspace(before: Workspace, look: Observation, decision: Decision) -> bool:
+def an_empty_home_is_for_a_new_workspace(
+    before: Workspace, observation: Observation, decision: Decision
+) -> bool:
     is_new = before.home_ctx is None and before.archive_key is None
     if claims(before, decision) and decision.after.operation is Operation.PROVISIONING:
         return is_new and oracle.level(decision.after.conditions) == "PENDING"
@@ -271,7 +291,7 @@ def an_empty_home_is_for_a_new_workspace(before: Workspace, look: Observation, d
 
 @rule
 def a_restore_is_for_a_workspace_without_a_home(
-    before: Workspace, look: Observation, decision: Decision
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     if claims(before, decision) and decision.after.operation is Operation.RESTORING:
         return before.home_ctx is None and before.archive_key is not None
@@ -285,22 +305,22 @@ def a_restore_is_for_a_workspace_without_a_home(
 
 
 @rule
-def unknown_keeps_its_last_value(before: Workspace, look: Observation, decision: Decision) -> bool:
+def unknown_keeps_its_last_value(before: Workspace, observation: Observation, decision: Decision) -> bool:
     old, new = before.conditions, decision.after.conditions
     kept = True
-    if isinstance(look.volume, Unknown):
+    if isinstance(observation.volume, Unknown):
         kept = kept and old[VOLUME].status == new[VOLUME].status
-    if isinstance(look.archive, Unknown | Skipped) and not decision.keep_archives:
+    if isinstance(observation.archive, Unknown | Skipped) and not decision.keep_archives:
         kept = kept and old[ARCHIVE].status == new[ARCHIVE].status
-    if isinstance(look.container, Unknown):
+    if isinstance(observation.container, Unknown):
         kept = kept and all(old[name].status == new[name].status for name in (EXISTS, READY))
     return kept
 
 
 @rule
-def unknown_starts_nothing(before: Workspace, look: Observation, decision: Decision) -> bool:
-    unknown = isinstance(look.container, Unknown) or isinstance(look.volume, Unknown)
-    container_known = not isinstance(look.container, Unknown)
+def unknown_starts_nothing(before: Workspace, observation: Observation, decision: Decision) -> bool:
+    unknown = isinstance(observation.container, Unknown) or isinstance(observation.volume, Unknown)
+    container_known = not isinstance(observation.container, Unknown)
     stop_of_the_deleted = (
         container_known
         and before.error_reason in oracle.TERMINAL
@@ -310,40 +330,45 @@ def unknown_starts_nothing(before: Workspace, look: Observation, decision: Decis
 
 
 @rule
-def a_home_is_lost_only_after_two_looks_that_found_none(
-    before: Workspace, look: Observation, decision: Decision
+def a_home_is_lost_only_after_two_observations_that_found_none(
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     newly_lost = decision.after.error_reason in LOSS and before.error_reason not in LOSS
     if not newly_lost or before.home_ctx is None:
         return True
     looked_before = not before.conditions[VOLUME].status or before.conditions[VOLUME].reason == VANISHED
-    right = isinstance(look.volume, VolumeFact) and look.volume.generation == before.home_ctx
-    return looked_before and not isinstance(look.volume, Unknown) and not right
+    right = isinstance(observation.volume, VolumeFact) and observation.volume.generation == before.home_ctx
+    return looked_before and not isinstance(observation.volume, Unknown) and not right
 
 
 @rule
-def a_home_that_two_looks_did_not_find_is_lost(
-    before: Workspace, look: Observation, decision: Decision
+def a_home_that_two_observations_did_not_find_is_lost(
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
-    """Unless our own hand removes it, or a recovery or an earlier ERROR comes first."""
-    right = isinstance(look.volume, VolumeFact) and look.volume.generation == before.home_ctx
+    """Unless CodeHub removes it, or a recovery or an earlier ERROR comes first."""
+    right = isinstance(observation.volume, VolumeFact) and observation.volume.generation == before.home_ctx
     looked_before = before.conditions[VOLUME].reason in (VANISHED, "Missing")
     vanished = (
-        looked_before and not right and not isinstance(look.volume, Unknown) and before.home_ctx is not None
+        looked_before
+        and not right
+        and not isinstance(observation.volume, Unknown)
+        and before.home_ctx is not None
     )
     removed = before.operation is Operation.ARCHIVING and committed(before)
     excused = (
         removed
         or before.error_reason in oracle.TERMINAL
         or (before.request is not None and before.operation is NONE)
-        or is_running(look.job)
-        or is_running(look.deletion)
+        or is_running(observation.job)
+        or is_running(observation.deletion)
     )
     return not vanished or excused or decision.after.error_reason in LOSS
 
 
 @rule
-def a_terminal_error_stays_until_a_recovery(before: Workspace, look: Observation, decision: Decision) -> bool:
+def a_terminal_error_stays_until_a_recovery(
+    before: Workspace, observation: Observation, decision: Decision
+) -> bool:
     if before.error_reason not in oracle.TERMINAL or is_recovery(before, decision):
         return True
     same = ("error_reason", "error_count", "error_message")
@@ -352,7 +377,7 @@ def a_terminal_error_stays_until_a_recovery(before: Workspace, look: Observation
 
 @rule
 def error_is_left_alone_but_for_the_container_of_the_deleted(
-    before: Workspace, look: Observation, decision: Decision
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     if before.error_reason not in oracle.TERMINAL or not claims(before, decision):
         return True
@@ -360,7 +385,7 @@ def error_is_left_alone_but_for_the_container_of_the_deleted(
 
 
 @rule
-def errors_are_counted_one_by_one(before: Workspace, look: Observation, decision: Decision) -> bool:
+def errors_are_counted_one_by_one(before: Workspace, observation: Observation, decision: Decision) -> bool:
     old, new = before.error_count, decision.after.error_count
     if decision.event in (TimelineEvent.FAILED, TimelineEvent.ERROR, TimelineEvent.LOST):
         return new in (old, old + 1)
@@ -370,7 +395,7 @@ def errors_are_counted_one_by_one(before: Workspace, look: Observation, decision
 
 
 @rule
-def a_third_failure_ends_in_error(before: Workspace, look: Observation, decision: Decision) -> bool:
+def a_third_failure_ends_in_error(before: Workspace, observation: Observation, decision: Decision) -> bool:
     after = decision.after
     if after.error_count < 3 or before.error_reason in oracle.TERMINAL:
         return True
@@ -378,7 +403,7 @@ def a_third_failure_ends_in_error(before: Workspace, look: Observation, decision
 
 
 @rule
-def a_cancel_loses_nothing(before: Workspace, look: Observation, decision: Decision) -> bool:
+def a_cancel_loses_nothing(before: Workspace, observation: Observation, decision: Decision) -> bool:
     if decision.event is not TimelineEvent.CANCELLED:
         return True
     after = decision.after
@@ -393,7 +418,9 @@ def a_cancel_loses_nothing(before: Workspace, look: Observation, decision: Decis
 
 
 @rule
-def a_wish_is_touched_by_a_cancel_alone(before: Workspace, look: Observation, decision: Decision) -> bool:
+def only_a_cancel_changes_the_desired_state(
+    before: Workspace, observation: Observation, decision: Decision
+) -> bool:
     cancel = before.request is not None and before.request.kind is RequestKind.CANCEL
     if decision.desired is None:
         return True
@@ -402,36 +429,43 @@ def a_wish_is_touched_by_a_cancel_alone(before: Workspace, look: Observation, de
 
 @rule
 def a_request_is_consumed_once_and_only_if_there(
-    before: Workspace, look: Observation, decision: Decision
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     return not decision.consume or before.request is not None
 
 
 @rule
 def an_archive_key_is_committed_for_the_claim_that_made_it(
-    before: Workspace, look: Observation, decision: Decision
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     after = decision.after
-    seen = isinstance(look.archive, ArchiveFact) and look.archive.archive_op_id == before.archive_op_id
+    seen = (
+        isinstance(observation.archive, ArchiveFact)
+        and observation.archive.archive_op_id == before.archive_op_id
+    )
     if after.archive_key == before.archive_key or is_recovery(before, decision):
         losses = (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
-        lost = after.error_reason in losses and seen and not is_running(look.job)
-        return decision.archive is None or (lost and decision.archive == look.archive)
+        lost = after.error_reason in losses and seen and not is_running(observation.job)
+        return decision.archive is None or (lost and decision.archive == observation.archive)
     makes = before.operation.makes_archive and after.operation is before.operation
     return (
-        makes and seen and committed(after) and decision.archive == look.archive and not is_running(look.job)
+        makes
+        and seen
+        and committed(after)
+        and decision.archive == observation.archive
+        and not is_running(observation.job)
     )
 
 
 @rule
 def a_home_is_taken_and_given_up_only_by_what_may(
-    before: Workspace, look: Observation, decision: Decision
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     after = decision.after
     if after.home_ctx == before.home_ctx or is_recovery(before, decision):
         return True
     if before.operation in (Operation.PROVISIONING, Operation.RESTORING):
-        marker = isinstance(look.volume, VolumeFact) and look.volume.generation
+        marker = isinstance(observation.volume, VolumeFact) and observation.volume.generation
         finished = decision.event is TimelineEvent.FINISHED
         return (
             finished
@@ -439,36 +473,45 @@ def a_home_is_taken_and_given_up_only_by_what_may(
             and marker is not False
             and after.home_ctx.op_id == before.op_id
         )
-    gone = not isinstance(look.volume, Unknown) and not decision.after.conditions[VOLUME].status
+    gone = not isinstance(observation.volume, Unknown) and not decision.after.conditions[VOLUME].status
     return before.operation is Operation.ARCHIVING and committed(before) and gone and ends(before, decision)
 
 
 @rule
-def archiving_is_done_by_its_own_archive_alone(
-    before: Workspace, look: Observation, decision: Decision
+def archiving_is_done_only_by_its_own_archive(
+    before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     if before.operation is not Operation.ARCHIVING or decision.event is not TimelineEvent.FINISHED:
         return True
-    seen = isinstance(look.archive, ArchiveFact) and look.archive.archive_op_id == before.archive_op_id
-    return seen and committed(before) and look.volume is None
+    seen = (
+        isinstance(observation.archive, ArchiveFact)
+        and observation.archive.archive_op_id == before.archive_op_id
+    )
+    return seen and committed(before) and observation.volume is None
 
 
 @rule
-def a_home_is_done_by_its_own_marker_alone(before: Workspace, look: Observation, decision: Decision) -> bool:
+def a_home_is_done_only_by_its_own_marker(
+    before: Workspace, observation: Observation, decision: Decision
+) -> bool:
     if before.operation not in (Operation.PROVISIONING, Operation.RESTORING):
         return True
     if decision.event is not TimelineEvent.FINISHED:
         return True
-    generation = look.volume.generation if isinstance(look.volume, VolumeFact) else None
+    generation = observation.volume.generation if isinstance(observation.volume, VolumeFact) else None
     return generation is not None and generation.op_id == before.op_id
 
 
 @rule
-def healthy_turns_false_only_at_rest(before: Workspace, look: Observation, decision: Decision) -> bool:
+def healthy_turns_false_only_without_an_operation(
+    before: Workspace, observation: Observation, decision: Decision
+) -> bool:
     turned = before.conditions[HEALTHY].status and not decision.after.conditions[HEALTHY].status
     return not turned or before.operation is NONE
 
 
 @rule
-def the_way_in_is_known_only_while_ready(before: Workspace, look: Observation, decision: Decision) -> bool:
+def the_upstream_is_known_only_while_ready(
+    before: Workspace, observation: Observation, decision: Decision
+) -> bool:
     return decision.after.upstream is None or decision.after.conditions[READY].status

@@ -1,4 +1,4 @@
-"""Section 3 of the specification as tables, written from its words and not from the code."""
+"""Section 3 of the specification as tables, written from its text and not from the code."""
 
 from codehub.domain.conditions import Conditions
 from codehub.domain.states import ErrorReason
@@ -38,17 +38,17 @@ OPERATIONS = (
     (("STANDBY", True, ANY, ANY), "STOPPING"),
     (("STANDBY", False, ANY, "STANDBY"), "NONE"),
     (("STANDBY", False, ANY, ANY), "ARCHIVING"),
-    # "done when no container, no volume": without a container it is done before it begins
+    # DELETING is done when there is no container and no volume: without a container, it never begins
     (("PENDING", False, ANY, "DELETED"), "NONE"),
     (("ARCHIVED", False, ANY, "DELETED"), "NONE"),
     (("PENDING", True, ANY, "DELETED"), "DELETING"),
     (("ARCHIVED", True, ANY, "DELETED"), "DELETING"),
-    # a container without a home stands in no row of the order: it goes first
+    # a container without a home is removed first
     (("PENDING", True, ANY, ANY), "STOPPING"),
     (("ARCHIVED", True, ANY, ANY), "STOPPING"),
     (("ARCHIVED", False, ANY, "ARCHIVED"), "NONE"),
     (("ARCHIVED", False, ANY, ANY), "RESTORING"),
-    # an archive_key whose object is not seen is looked for, never papered over
+    # an archive_key whose object is not seen leads to no operation
     (("PENDING", False, True, ANY), "NONE"),
     (("PENDING", False, False, "ARCHIVED"), "CREATE_EMPTY_ARCHIVE"),
     (("PENDING", False, False, ANY), "PROVISIONING"),
@@ -60,7 +60,7 @@ def level(conditions: Conditions) -> str:
 
 
 def phase(conditions: Conditions, deleted: bool, error: ErrorReason | None, waived: bool = False) -> str:
-    """Waived: deleted without archive and grace. The volume waits for the purge, as after an error."""
+    """Return the phase. `waived`: deleted without an archive and a grace period (ADR 0025)."""
     facts = (
         deleted,
         error in TERMINAL or (deleted and waived),
@@ -71,7 +71,7 @@ def phase(conditions: Conditions, deleted: bool, error: ErrorReason | None, waiv
 
 def operation(level: str, container: bool, key: bool, desired: str, waived: bool = False) -> str:
     if waived and (level, container, desired) == ("STANDBY", False, "DELETED"):
-        return "NONE"  # the home goes without an archive, once the workspace is purged
+        return "NONE"  # the home is removed without an archive, once the workspace is purged
     return _first(OPERATIONS, (level, container, key, desired))
 
 

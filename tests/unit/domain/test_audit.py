@@ -10,7 +10,7 @@ from codehub.domain.audit import CLI, Action, Actor, AuditEntry, Outcome, Target
 from codehub.domain.weak_settings import WEAKNESSES_OF_PART, Weakness
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-WORDS = (Path(__file__).parents[3] / "web" / "src" / "audit.ts").read_text()
+WEB = Path(__file__).parents[3] / "web" / "src"
 
 
 def test_a_detail_that_an_action_does_not_declare_is_refused() -> None:
@@ -56,11 +56,15 @@ def test_what_is_wrong_is_a_failure() -> None:
     }
 
 
-def test_the_dashboard_has_words_for_every_action_and_weakness() -> None:
-    assert set(re.findall(r'^  "([a-z]+\.[a-z_]+)",$', WORDS, re.MULTILINE)) == {
-        each.value for each in Action
-    }
-    assert set(re.findall(r'^  \| "([a-z_]+)"', WORDS, re.MULTILINE)) == {each.value for each in Weakness}
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_the_dashboard_has_a_text_for_every_action(language: str) -> None:
+    texts = (WEB / "i18n" / f"audit.{language}.ts").read_text()
+    assert set(re.findall(r'^ +"([a-z]+\.[a-z_]+)":', texts, re.MULTILINE)) == {each.value for each in Action}
+
+
+def test_the_dashboard_knows_every_weakness() -> None:
+    types = (WEB / "audit.ts").read_text()
+    assert set(re.findall(r'^  \| "([a-z_]+)"', types, re.MULTILINE)) == {each.value for each in Weakness}
 
 
 def test_every_weakness_is_recorded_by_one_part() -> None:

@@ -12,7 +12,7 @@ from codehub.domain.judge import judge
 from codehub.domain.plan import plan
 from codehub.domain.states import ConditionName, Operation
 from tests.unit.domain import worlds
-from tests.unit.domain.builders import context, look, told, workspace
+from tests.unit.domain.builders import context, describe, observation, workspace
 
 OWN = Backends("process", "local-dir")
 EVERY = 23
@@ -39,12 +39,14 @@ def test_the_sentence_names_both_backends(other: Backends, words: str) -> None:
 def test_nothing_is_begun_ended_or_destroyed_whatever_is_seen() -> None:
     operations = [item for item in Operation if item is not Operation.NONE]
     everything = chain(
-        worlds.at_rest(), worlds.with_requests(), *(worlds.under_way(operation) for operation in operations)
+        worlds.without_operation(),
+        worlds.with_requests(),
+        *(worlds.under_way(operation) for operation in operations),
     )
     for before, seen in islice(everything, 0, None, EVERY):
         decision = plan(before, seen, ELSEWHERE)
         acts = decision.effect is not None or decision.event is not None or decision.changes_request
-        assert not acts, told(before, seen, decision)
+        assert not acts, describe(before, seen, decision)
         assert set(changed_columns(before, decision.after)) <= {"conditions", "phase", "phase_changed_at"}
         for name in ConditionName:
             assert holds(decision.after.conditions, name) == holds(before.conditions, name)
@@ -54,7 +56,7 @@ def test_nothing_is_begun_ended_or_destroyed_whatever_is_seen() -> None:
 
 
 def test_it_says_so_once_and_takes_it_back_under_its_own_backend() -> None:
-    first = plan(workspace(), look(), ELSEWHERE)
-    again = plan(first.after, look(), ELSEWHERE)
+    first = plan(workspace(), observation(), ELSEWHERE)
+    again = plan(first.after, observation(), ELSEWHERE)
     assert again.after is first.after
-    assert left_alone_message(plan(first.after, look(), context()).after) is None
+    assert left_alone_message(plan(first.after, observation(), context()).after) is None

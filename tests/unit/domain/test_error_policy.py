@@ -21,7 +21,7 @@ from tests.unit.domain.builders import (
     NOW,
     conditions,
     context,
-    look,
+    observation,
     volume,
     workspace,
 )
@@ -146,7 +146,7 @@ def test_layers_that_are_pulled_restart_the_clock_of_a_start(pulled: bool) -> No
         operation=Operation.STARTING, op_started_at=began, home_ctx=HOME, conditions=conditions(True, False)
     )
     seen = replace(ABSENT_CONTAINER, message="pulling", progress=Progress(1 << 20) if pulled else None)
-    decision = plan(item, look(seen, volume()), context())
+    decision = plan(item, observation(seen, volume()), context())
     assert (decision.event is TimelineEvent.ERROR) is not pulled
     assert (decision.after.progress == Progress(1 << 20)) is pulled
     assert decision.after.conditions[EXISTS].message == "pulling"

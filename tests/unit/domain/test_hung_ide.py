@@ -21,7 +21,7 @@ from tests.unit.domain.builders import (
     STARTING_CONTAINER,
     conditions,
     context,
-    look,
+    observation,
     volume,
     workspace,
 )
@@ -50,7 +50,9 @@ def seen(
     silent_since: datetime | None,
     given: Context | None = None,
 ) -> Decision:
-    shown = look(replace(STARTING_CONTAINER, op_id=attempt), volume(), at=now, silent_since=silent_since)
+    shown = observation(
+        replace(STARTING_CONTAINER, op_id=attempt), volume(), at=now, silent_since=silent_since
+    )
     return plan(item, shown, replace(given or context(), now=now))
 
 
@@ -106,14 +108,14 @@ def test_a_start_that_hangs_is_a_failed_attempt_of_the_same_operation() -> None:
     due = now + DEFAULT_RULES.retry.backoff
     removed = seen(after, due, attempt=OWN, silent_since=NOW)
     assert (removed.event, removed.effect) == (None, DeleteContainer())
-    gone = plan(removed.after, look(ABSENT_CONTAINER, volume(), at=due), replace(context(), now=due))
+    gone = plan(removed.after, observation(ABSENT_CONTAINER, volume(), at=due), replace(context(), now=due))
     assert gone.effect == StartContainer(job_id(OP, 1), HOME)
 
 
 def test_one_that_answers_after_all_is_taken_as_it_is() -> None:
     now = NOW + LIMIT * 0.6
     failed = seen(starting(NOW), now, attempt=OWN, silent_since=NOW).after
-    answers = look(replace(READY_CONTAINER, op_id=OWN), volume(), at=now + SECOND)
+    answers = observation(replace(READY_CONTAINER, op_id=OWN), volume(), at=now + SECOND)
     done = plan(failed, answers, replace(context(), now=now + SECOND))
     assert (done.event, done.after.phase, done.after.error_count) == (
         TimelineEvent.FINISHED,
@@ -162,6 +164,6 @@ def test_an_ide_that_stops_answering_is_not_said_to_have_ended(lived: timedelta)
         conditions=conditions(True, exists=True, ready=True),
     )  # fmt: skip
     silent = NOW - timedelta(seconds=30)
-    shown = look(replace(STARTING_CONTAINER, op_id=EARLIER_OPERATION), volume(), silent_since=silent)
+    shown = observation(replace(STARTING_CONTAINER, op_id=EARLIER_OPERATION), volume(), silent_since=silent)
     sentence = plan(item, shown, context()).sentence
     assert "answer" in sentence and "ended" not in sentence and "died" not in sentence

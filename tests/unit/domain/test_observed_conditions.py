@@ -35,7 +35,7 @@ from tests.unit.domain.builders import (
     archive,
     condition,
     conditions,
-    look,
+    observation,
     volume,
     workspace,
 )
@@ -55,7 +55,7 @@ def seen(item: object, shown: object, name: ConditionName) -> Condition:
 def test_what_cannot_be_seen_keeps_its_value_and_says_so(before: Condition, operation: Operation) -> None:
     known = conditions(before, before, before, before)
     item = workspace(conditions=known, operation=operation, home_ctx=HOME, archive_key=KEY)
-    after = apply_observation(item, look(UNKNOWN, UNKNOWN, UNKNOWN), NOW).conditions
+    after = apply_observation(item, observation(UNKNOWN, UNKNOWN, UNKNOWN), NOW).conditions
     for name in (VOLUME, ARCHIVE, EXISTS, READY):
         assert after[name].status == before.status
         assert (after[name].reason, after[name].message) == ("Unobservable", UNKNOWN.message)
@@ -70,7 +70,7 @@ def test_a_volume_is_ready_with_the_marker_that_is_expected(before: Condition, o
     item = workspace(conditions=conditions(before), operation=operation, home_ctx=home)
     expected = OP if makes else HOME_OP
     for op_id in (OP, HOME_OP, FOREIGN_OP):
-        status = seen(item, look(None, volume(op_id)), VOLUME).status
+        status = seen(item, observation(None, volume(op_id)), VOLUME).status
         still = before.status and before.reason != VANISHED and not makes
         assert status == (op_id == expected or still)
 
@@ -78,11 +78,11 @@ def test_a_volume_is_ready_with_the_marker_that_is_expected(before: Condition, o
 @pytest.mark.parametrize("shown", NOT_OURS, ids=str)
 def test_a_home_vanishes_in_two_looks(shown: object) -> None:
     item = workspace(conditions=conditions(volume=True), home_ctx=HOME)
-    once = apply_observation(item, look(None, shown), NOW)  # type: ignore[arg-type]
+    once = apply_observation(item, observation(None, shown), NOW)  # type: ignore[arg-type]
     assert (once.conditions[VOLUME].status, once.conditions[VOLUME].reason) == (True, VANISHED)
-    same_look = apply_observation(once, look(None, shown), NOW)  # type: ignore[arg-type]
+    same_look = apply_observation(once, observation(None, shown), NOW)  # type: ignore[arg-type]
     assert same_look == once, "the same look again is not a second one"
-    fresh = look(None, shown, at=LOOKED_AT + timedelta(seconds=1))  # type: ignore[arg-type]
+    fresh = observation(None, shown, at=LOOKED_AT + timedelta(seconds=1))  # type: ignore[arg-type]
     twice = apply_observation(once, fresh, NOW)
     assert (twice.conditions[VOLUME].status, twice.conditions[VOLUME].reason) == (False, MISSING)
     assert apply_observation(twice, replace(fresh, at=NOW), NOW) == twice
@@ -90,15 +90,15 @@ def test_a_home_vanishes_in_two_looks(shown: object) -> None:
 
 def test_an_unknown_between_the_two_looks_starts_over() -> None:
     item = workspace(conditions=conditions(volume=condition(True, VANISHED)), home_ctx=HOME)
-    blind = apply_observation(item, look(None, UNKNOWN), NOW)
-    again = apply_observation(blind, look(None, None, at=NOW), NOW)
+    blind = apply_observation(item, observation(None, UNKNOWN), NOW)
+    again = apply_observation(blind, observation(None, None, at=NOW), NOW)
     assert (again.conditions[VOLUME].status, again.conditions[VOLUME].reason) == (True, VANISHED)
 
 
 def test_a_home_that_comes_back_is_ready_at_once() -> None:
     for before in BEFORE:
         item = workspace(conditions=conditions(before), home_ctx=HOME)
-        assert seen(item, look(None, volume()), VOLUME).status
+        assert seen(item, observation(None, volume()), VOLUME).status
 
 
 @pytest.mark.parametrize("operation", Operation)
@@ -112,7 +112,7 @@ def test_only_a_committed_archive_lets_its_volume_go_at_once(operation: Operatio
         archive_op_id=ARCHIVE_OP,
     )
     removed = operation is Operation.ARCHIVING and key == KEY
-    assert seen(item, look(None, None), VOLUME).status != removed
+    assert seen(item, observation(None, None), VOLUME).status != removed
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_only_a_committed_archive_lets_its_volume_go_at_once(operation: Operatio
 def test_a_volume_that_nobody_expects_is_not_ready(shown: object, reason: str) -> None:
     for before in (True, False):
         item = workspace(conditions=conditions(volume=before))
-        after = seen(item, look(None, shown), VOLUME)
+        after = seen(item, observation(None, shown), VOLUME)
         assert (after.status, after.reason) == (False, reason)
 
 
@@ -135,11 +135,11 @@ def test_the_archive_condition_is_about_the_archive_key(operation: Operation) ->
             operation=operation,
             archive_op_id=ARCHIVE_OP,
         )
-        assert seen(item, look(None, None), ARCHIVE) == before, "not looked at"
+        assert seen(item, observation(None, None), ARCHIVE) == before, "not looked at"
         for archive_op_id, its_key in ((OLD_ARCHIVE_OP, OLD_KEY), (ARCHIVE_OP, KEY)):
-            after = seen(item, look(None, None, archive(archive_op_id)), ARCHIVE)
+            after = seen(item, observation(None, None, archive(archive_op_id)), ARCHIVE)
             assert after.status == (key == its_key or before.status)
-        after = seen(item, look(None, None, None), ARCHIVE)
+        after = seen(item, observation(None, None, None), ARCHIVE)
         if operation.makes_archive and key != KEY:
             assert after == before, "the look was for the archive under way"
         elif key is None:
@@ -152,10 +152,10 @@ def test_the_archive_condition_is_about_the_archive_key(operation: Operation) ->
 
 def test_an_archive_that_was_never_seen_is_missing_after_two_looks_as_well() -> None:
     item = workspace(conditions=conditions(archive=condition(False, "NotObserved")), archive_key=KEY)
-    once = apply_observation(item, look(None, None, None), NOW)
+    once = apply_observation(item, observation(None, None, None), NOW)
     assert once.conditions[ARCHIVE].reason == VANISHED
-    assert apply_observation(once, look(None, None, None), NOW) == once
-    twice = apply_observation(once, look(None, None, None, at=NOW), NOW)
+    assert apply_observation(once, observation(None, None, None), NOW) == once
+    twice = apply_observation(once, observation(None, None, None, at=NOW), NOW)
     assert twice.conditions[ARCHIVE].reason == MISSING
 
 
@@ -168,7 +168,7 @@ CONTAINERS = (None, ABSENT_CONTAINER, EXITED_CONTAINER, STARTING_CONTAINER, READ
 def test_the_container(shown: ContainerFact | None, was_ready: bool, silence: timedelta | None) -> None:
     item = workspace(conditions=conditions(volume=True, exists=was_ready, ready=was_ready), home_ctx=HOME)
     since = None if silence is None else NOW - silence
-    after = apply_observation(item, look(shown, volume(), silent_since=since), NOW)
+    after = apply_observation(item, observation(shown, volume(), silent_since=since), NOW)
     exists, ready = after.conditions[EXISTS].status, after.conditions[READY].status
     assert exists == (shown in (EXITED_CONTAINER, STARTING_CONTAINER, READY_CONTAINER))
     if shown is STARTING_CONTAINER:
@@ -184,7 +184,7 @@ def test_the_way_in_is_known_exactly_while_it_is_ready(
 ) -> None:
     old = "unix:/old.sock" if was_ready else None
     item = workspace(conditions=conditions(True, False, was_ready, was_ready), home_ctx=HOME, upstream=old)
-    after = apply_observation(item, look(shown, volume()), NOW)
+    after = apply_observation(item, observation(shown, volume()), NOW)
     if isinstance(shown, Unknown):
         assert after.upstream == old
     elif shown is READY_CONTAINER:
@@ -201,7 +201,7 @@ def test_a_container_without_its_volume_is_the_violation(operation: Operation) -
         known = conditions(volume=condition(not gone, MISSING if gone else "Ready"), healthy=was_healthy)
         item = workspace(conditions=known, home_ctx=home, operation=operation)
         own = OP if operation in (Operation.PROVISIONING, Operation.RESTORING) else HOME_OP
-        after = seen(item, look(container, None if gone else volume(own)), HEALTHY)
+        after = seen(item, observation(container, None if gone else volume(own)), HEALTHY)
         violated = container is not None and gone and home is not None
         begins_here = operation is Operation.NONE or not was_healthy
         assert after.status == (not (violated and begins_here))
@@ -209,10 +209,12 @@ def test_a_container_without_its_volume_is_the_violation(operation: Operation) -
 
 def test_nothing_new_moves_nothing() -> None:
     item = workspace(home_ctx=HOME, archive_key=KEY)
-    first = apply_observation(item, look(READY_CONTAINER, volume(), archive()), NOW)
+    first = apply_observation(item, observation(READY_CONTAINER, volume(), archive()), NOW)
     assert first.observed_at == LOOKED_AT
     later = NOW + timedelta(hours=1)
-    assert apply_observation(first, look(READY_CONTAINER, volume(), archive(), at=later), later) == first
+    assert (
+        apply_observation(first, observation(READY_CONTAINER, volume(), archive(), at=later), later) == first
+    )
 
 
 def test_a_transition_time_moves_with_the_status_alone() -> None:

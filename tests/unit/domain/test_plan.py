@@ -53,7 +53,7 @@ from tests.unit.domain.builders import (
     container,
     context,
     job,
-    look,
+    observation,
     volume,
     workspace,
 )
@@ -76,7 +76,7 @@ def world(
         archive_key=key if is_stored else None,
         **given,
     )
-    return item, look(shown, volume() if has_home else None)
+    return item, observation(shown, volume() if has_home else None)
 
 
 @pytest.mark.parametrize("level", ["PENDING", "ARCHIVED", "STANDBY", "RUNNING"])
@@ -93,46 +93,51 @@ def test_what_is_claimed_is_what_the_table_says(level: str) -> None:
 STORED = {"conditions": conditions(archive=True), "archive_key": OLD_KEY}
 LIVE = {"conditions": conditions(volume=True), "home_ctx": HOME}
 COMMITTED = LIVE | {"archive_key": KEY}
-GONE = look(None, volume())
+GONE = observation(None, volume())
 NEXT_EFFECTS: list[tuple[Operation, dict[str, Any], Observation, Effect | None]] = [
-    (O.PROVISIONING, {}, look(), Provision(Generation(OP, None))),
-    (O.PROVISIONING, {}, look(None, volume(None)), Provision(Generation(OP, None))),
-    (O.PROVISIONING, {}, look(None, UNKNOWN), None),
-    (O.RESTORING, STORED, look(), RestoreHome(job_id(OP, 0), OP, OLD_KEY)),
-    (O.RESTORING, STORED, look(job=job(J.RUNNING)), None),
-    (O.RESTORING, STORED, look(None, UNKNOWN), None),
-    (O.RESTORING, STORED, look(None, None, None), None),
+    (O.PROVISIONING, {}, observation(), Provision(Generation(OP, None))),
+    (O.PROVISIONING, {}, observation(None, volume(None)), Provision(Generation(OP, None))),
+    (O.PROVISIONING, {}, observation(None, UNKNOWN), None),
+    (O.RESTORING, STORED, observation(), RestoreHome(job_id(OP, 0), OP, OLD_KEY)),
+    (O.RESTORING, STORED, observation(job=job(J.RUNNING)), None),
+    (O.RESTORING, STORED, observation(None, UNKNOWN), None),
+    (O.RESTORING, STORED, observation(None, None, None), None),
     (
         O.RESTORING,
         STORED,
-        look(job=job(J.GONE), job_is_ours=False),
+        observation(job=job(J.GONE), job_is_ours=False),
         RestoreHome(job_id(OP, 0), OP, OLD_KEY),
     ),
     (O.STARTING, LIVE, GONE, StartContainer(job_id(OP, 0), HOME)),
-    (O.STARTING, LIVE, look(EXITED_CONTAINER, volume()), StartContainer(job_id(OP, 0), HOME)),
-    (O.STARTING, LIVE, look(STARTING_CONTAINER, volume()), None),
-    (O.STARTING, LIVE, look(UNKNOWN, volume()), None),
-    (O.STARTING, LIVE, look(None, UNKNOWN), None),
-    (O.STARTING, LIVE, look(None, None), None),
-    (O.STOPPING, LIVE, look(READY_CONTAINER, volume()), DeleteContainer()),
-    (O.STOPPING, LIVE, look(EXITED_CONTAINER, volume()), DeleteContainer()),
-    (O.DELETING, STORED, look(EXITED_CONTAINER), DeleteContainer()),
-    (O.CREATE_EMPTY_ARCHIVE, {}, look(archive=None), ArchiveEmpty(job_id(OP, 0), ARCHIVE_OP)),
-    (O.CREATE_EMPTY_ARCHIVE, {}, look(archive=None, job=job(J.RUNNING)), None),
-    (O.ARCHIVING, LIVE, look(None, volume(), None), ArchiveHome(job_id(OP, 0), HOME, ARCHIVE_OP)),
-    (O.ARCHIVING, LIVE, look(UNKNOWN, volume(), None), None),
-    (O.ARCHIVING, LIVE, look(None, UNKNOWN, None), None),
-    (O.ARCHIVING, LIVE, look(None, None, None), None),
-    (O.ARCHIVING, LIVE, look(EXITED_CONTAINER, volume(), None), DeleteContainer()),
-    (O.ARCHIVING, LIVE, look(None, volume(), UNKNOWN, job=job(J.SUCCEEDED)), None),
-    (O.ARCHIVING, LIVE, look(None, volume(), job=job(J.SUCCEEDED)), None),
-    (O.ARCHIVING, LIVE, look(None, volume(), archive(), job=job(J.RUNNING)), None),
-    (O.ARCHIVING, COMMITTED, look(None, volume(), archive()), DeleteVolume(deletion_job_id(OP, 0), HOME)),
-    (O.ARCHIVING, COMMITTED, look(None, volume(), archive(), deletion=job(J.RUNNING)), None),
-    (O.ARCHIVING, COMMITTED, look(None, volume(), UNKNOWN), None),
-    (O.ARCHIVING, COMMITTED, look(None, volume(), None), None),
-    (O.ARCHIVING, COMMITTED, look(None, volume(), archive(OLD_ARCHIVE_OP)), None),
-    (O.ARCHIVING, COMMITTED, look(UNKNOWN, volume(), archive()), None),
+    (O.STARTING, LIVE, observation(EXITED_CONTAINER, volume()), StartContainer(job_id(OP, 0), HOME)),
+    (O.STARTING, LIVE, observation(STARTING_CONTAINER, volume()), None),
+    (O.STARTING, LIVE, observation(UNKNOWN, volume()), None),
+    (O.STARTING, LIVE, observation(None, UNKNOWN), None),
+    (O.STARTING, LIVE, observation(None, None), None),
+    (O.STOPPING, LIVE, observation(READY_CONTAINER, volume()), DeleteContainer()),
+    (O.STOPPING, LIVE, observation(EXITED_CONTAINER, volume()), DeleteContainer()),
+    (O.DELETING, STORED, observation(EXITED_CONTAINER), DeleteContainer()),
+    (O.CREATE_EMPTY_ARCHIVE, {}, observation(archive=None), ArchiveEmpty(job_id(OP, 0), ARCHIVE_OP)),
+    (O.CREATE_EMPTY_ARCHIVE, {}, observation(archive=None, job=job(J.RUNNING)), None),
+    (O.ARCHIVING, LIVE, observation(None, volume(), None), ArchiveHome(job_id(OP, 0), HOME, ARCHIVE_OP)),
+    (O.ARCHIVING, LIVE, observation(UNKNOWN, volume(), None), None),
+    (O.ARCHIVING, LIVE, observation(None, UNKNOWN, None), None),
+    (O.ARCHIVING, LIVE, observation(None, None, None), None),
+    (O.ARCHIVING, LIVE, observation(EXITED_CONTAINER, volume(), None), DeleteContainer()),
+    (O.ARCHIVING, LIVE, observation(None, volume(), UNKNOWN, job=job(J.SUCCEEDED)), None),
+    (O.ARCHIVING, LIVE, observation(None, volume(), job=job(J.SUCCEEDED)), None),
+    (O.ARCHIVING, LIVE, observation(None, volume(), archive(), job=job(J.RUNNING)), None),
+    (
+        O.ARCHIVING,
+        COMMITTED,
+        observation(None, volume(), archive()),
+        DeleteVolume(deletion_job_id(OP, 0), HOME),
+    ),
+    (O.ARCHIVING, COMMITTED, observation(None, volume(), archive(), deletion=job(J.RUNNING)), None),
+    (O.ARCHIVING, COMMITTED, observation(None, volume(), UNKNOWN), None),
+    (O.ARCHIVING, COMMITTED, observation(None, volume(), None), None),
+    (O.ARCHIVING, COMMITTED, observation(None, volume(), archive(OLD_ARCHIVE_OP)), None),
+    (O.ARCHIVING, COMMITTED, observation(UNKNOWN, volume(), archive()), None),
 ]
 
 
@@ -146,7 +151,7 @@ def test_the_next_effect(
 
 
 def test_the_archive_is_committed_before_its_volume_is_touched() -> None:
-    shown = look(None, volume(), archive(), job=job(J.SUCCEEDED))
+    shown = observation(None, volume(), archive(), job=job(J.SUCCEEDED))
     decision = plan(workspace(operation=O.ARCHIVING, **LIVE), shown, context())
     assert (decision.after.archive_key, decision.event, decision.archive) == (
         KEY,
@@ -160,7 +165,7 @@ def test_the_archive_is_committed_before_its_volume_is_touched() -> None:
 def test_the_timeline_says_what_the_archive_left_out() -> None:
     done = replace(job(J.SUCCEEDED), left_out="left out 1 pipe: it cannot be archived (./p)")
     decision = plan(
-        workspace(operation=O.ARCHIVING, **LIVE), look(None, volume(), archive(), job=done), context()
+        workspace(operation=O.ARCHIVING, **LIVE), observation(None, volume(), archive(), job=done), context()
     )
     assert decision.event is TimelineEvent.ARCHIVED
     assert decision.sentence.endswith(". It left out 1 pipe: it cannot be archived (./p).")
@@ -169,14 +174,14 @@ def test_the_timeline_says_what_the_archive_left_out() -> None:
 def test_an_archive_that_was_complete_when_the_home_was_lost_is_put_on_record() -> None:
     gone = {"conditions": conditions(volume=True) | {VOLUME: condition(True, VANISHED)}, "home_ctx": HOME}
     item = workspace(operation=O.ARCHIVING, archive_key=OLD_KEY, **gone)
-    lost = plan(item, look(None, None, archive()), context())
+    lost = plan(item, observation(None, None, archive()), context())
     assert (lost.after.error_reason, lost.archive) == (ErrorReason.DataLost, archive())
     assert lost.after.archive_key == OLD_KEY, "its owner chooses"
 
 
 def test_a_clock_that_is_put_back_holds_up_no_operation() -> None:
     item = workspace(operation=O.STARTING, op_started_at=NOW + 9 * HOUR, progress_at=NOW + 9 * HOUR, **LIVE)
-    ready = look(READY_CONTAINER, volume())
+    ready = observation(READY_CONTAINER, volume())
     noticed = plan(item, ready, context())
     assert (noticed.after.op_started_at, noticed.after.progress_at, noticed.effect) == (NOW, None, None)
     later = NOW + timedelta(seconds=1)
@@ -189,7 +194,7 @@ def test_a_clock_that_is_put_back_holds_up_no_retry_and_no_second_look() -> None
     assert plan(item, shown, context()).after.operation is O.STARTING
     vanished = conditions(archive=True) | {ARCHIVE: condition(True, VANISHED)}
     item = workspace(conditions=vanished, archive_key=OLD_KEY, observed_at=NOW + 9 * HOUR)
-    seen = plan(item, look(archive=None), context()).after
+    seen = plan(item, observation(archive=None), context()).after
     assert seen.conditions[ARCHIVE].reason == MISSING
 
 
@@ -199,13 +204,13 @@ def test_a_home_that_changed_since_its_archive_is_archived_by_another_claim(coun
     item = workspace(
         operation=O.ARCHIVING, desired_state=DesiredState.ARCHIVED, error_count=count, **COMMITTED
     )
-    after = plan(item, look(None, volume(), archive(), deletion=outdated), context()).after
+    after = plan(item, observation(None, volume(), archive(), deletion=outdated), context()).after
     assert (after.operation, after.error_count, after.home_ctx) == (Operation.NONE, count + 1, HOME)
     if count == 2:
         assert after.phase is Phase.ERROR, "retries end"
         return
     assert after.next_retry_at is not None
-    again = plan(after, look(None, volume(), archive()), context(after.next_retry_at)).after
+    again = plan(after, observation(None, volume(), archive()), context(after.next_retry_at)).after
     assert again.operation is O.ARCHIVING
     assert again.archive_op_id != item.archive_op_id
 
@@ -219,19 +224,21 @@ def test_a_dead_job_without_a_result_is_a_failure(
     given = STORED if operation is O.RESTORING else LIVE if operation is O.ARCHIVING else {}
     item = workspace(operation=operation, **given)
     stored = archive(OLD_ARCHIVE_OP) if operation is O.RESTORING else None
-    shown = look(None, volume() if operation is O.ARCHIVING else None, stored, job=job(state, reason, "why"))
+    shown = observation(
+        None, volume() if operation is O.ARCHIVING else None, stored, job=job(state, reason, "why")
+    )
     after = plan(item, shown, context()).after
-    told = (reason or ErrorReason.ActionFailed) if state is J.FAILED else ErrorReason.ActionFailed
-    assert (after.error_reason, after.error_count) == (told, 1)
-    assert after.operation is (Operation.NONE if told in oracle.TERMINAL else operation)
+    expected = (reason or ErrorReason.ActionFailed) if state is J.FAILED else ErrorReason.ActionFailed
+    assert (after.error_reason, after.error_count) == (expected, 1)
+    assert after.operation is (Operation.NONE if expected in oracle.TERMINAL else operation)
     assert after.archive_op_id == item.archive_op_id, "reused by the retries of the same claim"
 
 
 def test_a_retry_waits_for_its_time_and_then_is_another_job() -> None:
     later = NOW + timedelta(seconds=30)
     item = workspace(operation=O.RESTORING, error_count=1, next_retry_at=later, **STORED)
-    assert plan(item, look(), context()).effect is None
-    assert plan(item, look(), context(later)).effect == RestoreHome(job_id(OP, 1), OP, OLD_KEY)
+    assert plan(item, observation(), context()).effect is None
+    assert plan(item, observation(), context(later)).effect == RestoreHome(job_id(OP, 1), OP, OLD_KEY)
 
 
 def test_a_claim_waits_for_its_time() -> None:
@@ -244,7 +251,7 @@ def test_a_claim_waits_for_its_time() -> None:
 
 def test_progress_is_kept_with_its_time() -> None:
     item = workspace(operation=O.RESTORING, **STORED)
-    moving = look(job=job(J.RUNNING, progress=Progress(5, 10)))
+    moving = observation(job=job(J.RUNNING, progress=Progress(5, 10)))
     after = plan(item, moving, context()).after
     assert (after.progress, after.progress_at) == (Progress(5, 10), NOW)
     assert plan(after, moving, context(NOW + HOUR)).effect == CancelJob(job_id(OP, 0)), "it stands still"
@@ -257,7 +264,7 @@ def test_a_time_out_stops_first_what_was_begun(operation: Operation) -> None:
         given = LIVE
     item = workspace(operation=operation, op_started_at=NOW - 3 * HOUR, **given)
     home = volume() if given is LIVE else None
-    begun = look(
+    begun = observation(
         STARTING_CONTAINER if operation in (O.STARTING, O.STOPPING, O.DELETING) else None, home, None
     )
     if operation in (O.RESTORING, O.ARCHIVING, O.CREATE_EMPTY_ARCHIVE):
@@ -278,7 +285,7 @@ def test_an_ide_that_ends_right_after_its_start_is_a_failure_of_that_attempt(cou
     item = workspace(operation=O.STARTING, error_count=count, **LIVE)
     for attempt in range(3):
         ended = container(running=False, ready=False, attempt=job_id(OP, attempt), message="exit 1")
-        decision = plan(item, look(ended, volume()), context())
+        decision = plan(item, observation(ended, volume()), context())
         if attempt == count:
             assert decision.after.error_count == count + 1
             assert "exit 1" in (decision.after.error_message or "")
@@ -348,7 +355,7 @@ def test_a_recover_with_a_choice_forgets_the_lost_home(request_: Any, key: str |
         healthy=False,
     )
     item = workspace(conditions=gone, home_ctx=HOME, archive_key=KEY, request=request_, **LOST)
-    decision = plan(item, look(shown, None), context())
+    decision = plan(item, observation(shown, None), context())
     after = decision.after
     assert (after.home_ctx, after.archive_key) == (None, key)
     assert (after.conditions[ARCHIVE].status, after.conditions[ARCHIVE].reason) == (False, "NotObserved")
@@ -361,10 +368,10 @@ def test_a_recover_with_a_choice_forgets_the_lost_home(request_: Any, key: str |
 def test_a_choice_does_not_replace_a_home_that_came_back_or_cannot_be_seen(request_: Any) -> None:
     known = conditions(volume=condition(False, MISSING))
     item = workspace(conditions=known, home_ctx=HOME, archive_key=KEY, request=request_, **LOST)
-    back = plan(item, look(None, volume()), context())
+    back = plan(item, observation(None, volume()), context())
     assert (back.after.home_ctx, back.after.archive_key) == (HOME, KEY)
     assert (back.keep_archives, back.consume) == (False, True)
-    blind = plan(item, look(None, UNKNOWN), context())
+    blind = plan(item, observation(None, UNKNOWN), context())
     assert (blind.after.home_ctx, blind.consume) == (HOME, False)
 
 
@@ -394,10 +401,10 @@ def test_a_cancel_of_the_deleted_or_of_an_error_changes_no_wish() -> None:
 @pytest.mark.parametrize(
     ("operation", "given", "shown"),
     [
-        (O.ARCHIVING, COMMITTED, look(None, volume(), archive())),
-        (O.ARCHIVING, LIVE | {"desired_state": DesiredState.DELETED}, look(None, volume(), None)),
-        (O.STOPPING, LIVE, look(EXITED_CONTAINER, volume())),
-        (O.CREATE_EMPTY_ARCHIVE, {}, look(archive=None)),
+        (O.ARCHIVING, COMMITTED, observation(None, volume(), archive())),
+        (O.ARCHIVING, LIVE | {"desired_state": DesiredState.DELETED}, observation(None, volume(), None)),
+        (O.STOPPING, LIVE, observation(EXITED_CONTAINER, volume())),
+        (O.CREATE_EMPTY_ARCHIVE, {}, observation(archive=None)),
     ],
 )
 def test_what_can_no_longer_be_cancelled_goes_on(
@@ -410,7 +417,7 @@ def test_what_can_no_longer_be_cancelled_goes_on(
 
 def test_the_cancel_of_a_start_removes_its_container_first() -> None:
     item = workspace(operation=O.STARTING, request=CANCEL, **LIVE)
-    first = plan(item, look(STARTING_CONTAINER, volume()), context())
+    first = plan(item, observation(STARTING_CONTAINER, volume()), context())
     assert (first.effect, first.consume) == (DeleteContainer(), False)
     then = plan(first.after, GONE, context())
     assert (then.event, then.desired, then.after.operation) == (
@@ -429,9 +436,9 @@ def test_a_deleted_workspace_in_error_only_loses_its_container(reason: ErrorReas
         error_reason=reason,
         error_count=3,
     )
-    stopping = plan(item, look(EXITED_CONTAINER, home), context())
+    stopping = plan(item, observation(EXITED_CONTAINER, home), context())
     assert (stopping.after.operation, stopping.after.phase) == (O.STOPPING, Phase.DELETING)
-    shown = look(EXITED_CONTAINER, home, at=NOW)
+    shown = observation(EXITED_CONTAINER, home, at=NOW)
     acting = plan(stopping.after, shown, context())
     assert acting.effect == DeleteContainer()
     done = plan(acting.after, replace(shown, container=None), context()).after

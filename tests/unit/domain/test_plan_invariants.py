@@ -1,4 +1,4 @@
-"""The rules that hold of every decision, in every world."""
+"""Every decision, in every enumerated state, keeps the invariants."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,35 +10,35 @@ from codehub.domain.observation import Observation
 from codehub.domain.plan import plan
 from codehub.domain.states import Operation
 from tests.unit.domain import worlds
-from tests.unit.domain.builders import CLAIMED_AT, context, told
+from tests.unit.domain.builders import CLAIMED_AT, context, describe
 from tests.unit.domain.invariants import broken_rules
 from tests.unit.domain.worlds import World
 
 CONTEXT = context()
 
 
-def check(enumerated: Iterable[World], *, and_rest: bool = False) -> None:
+def check(enumerated: Iterable[World], *, is_idempotent: bool = False) -> None:
     count = 0
-    for workspace, look in enumerated:
+    for workspace, observation in enumerated:
         count += 1
-        decision = plan(workspace, look, CONTEXT)
-        broken = broken_rules(workspace, look, decision)
+        decision = plan(workspace, observation, CONTEXT)
+        broken = broken_rules(workspace, observation, decision)
         if broken:
-            pytest.fail(f"{', '.join(broken)}\n{told(workspace, look, decision)}")
-        if and_rest and decision.event is None and decision.effect is None:
-            check_rest(decision, look)
+            pytest.fail(f"{', '.join(broken)}\n{describe(workspace, observation, decision)}")
+        if is_idempotent and decision.event is None and decision.effect is None:
+            check_idempotent(decision, observation)
     assert count > 0
 
 
-def check_rest(decision: Decision, look: Observation) -> None:
-    """The same look again changes no column, so that an idle pass writes nothing."""
-    again = plan(decision.after, look, CONTEXT)
+def check_idempotent(decision: Decision, observation: Observation) -> None:
+    """Check that the same observation changes no column again, so that an idle pass writes nothing."""
+    again = plan(decision.after, observation, CONTEXT)
     if again.after != decision.after or again.effect is not None or again.event is not None:
-        pytest.fail(f"It does not rest.\n{told(decision.after, look, again)}")
+        pytest.fail(f"It changes again.\n{describe(decision.after, observation, again)}")
 
 
-def test_at_rest() -> None:
-    check(worlds.at_rest(), and_rest=True)
+def test_without_an_operation() -> None:
+    check(worlds.without_operation(), is_idempotent=True)
 
 
 def test_with_requests() -> None:
@@ -51,12 +51,12 @@ def test_under_way(operation: Operation) -> None:
 
 
 @pytest.mark.parametrize("operation", [item for item in Operation if item is not Operation.NONE])
-def test_a_look_older_than_the_claim_neither_starts_nor_ends_anything(operation: Operation) -> None:
-    for workspace, look in worlds.under_way(operation):
+def test_an_observation_older_than_the_claim_neither_starts_nor_ends_anything(operation: Operation) -> None:
+    for workspace, observation in worlds.under_way(operation):
         if workspace.op_started_at != CLAIMED_AT or workspace.error_count:
             continue
         claimed_later = replace(workspace, op_started_at=CONTEXT.now)
-        decision = plan(claimed_later, look, CONTEXT)
+        decision = plan(claimed_later, observation, CONTEXT)
         after = decision.after
         seen = replace(
             claimed_later,

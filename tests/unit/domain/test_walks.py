@@ -1,4 +1,4 @@
-"""Every way from every level to every wish, with every single fault at every step of it."""
+"""Every transition from a level to a desired state, with every single fault at every step."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -18,7 +18,7 @@ from tests.unit.domain.builders import CANCEL, RECOVER, UNKNOWN, recover
 from tests.unit.domain.tiny_world import Container, Home, Walk
 
 O = Operation  # noqa: E741 - the table is read, not the letter
-WAYS = {
+TRANSITIONS = {
     ("PENDING", "ARCHIVED"): [O.CREATE_EMPTY_ARCHIVE],
     ("PENDING", "STANDBY"): [O.PROVISIONING],
     ("PENDING", "RUNNING"): [O.PROVISIONING, O.STARTING],
@@ -46,10 +46,10 @@ def _at(level: Level) -> Walk:
     walk = Walk()
     if level is Level.PENDING:
         return walk
-    walk.wish(DesiredState.RUNNING)
-    walk.settle()
-    walk.wish(DesiredState(level.value))
-    walk.settle()
+    walk.set_desired_state(DesiredState.RUNNING)
+    walk.run_until_idle()
+    walk.set_desired_state(DesiredState(level.value))
+    walk.run_until_idle()
     walk.operations.clear()
     walk.sentences.clear()
     return walk
@@ -59,57 +59,57 @@ def at(start: str) -> Walk:
     return deepcopy(_at(Level(start)))
 
 
-def watched(walk: Walk) -> Callable[[], None]:
+def watch_for_loss(walk: Walk) -> Callable[[], None]:
     def watch() -> None:
-        words = "\n".join(walk.sentences)
-        assert walk.world.has_complete_copy(), f"No complete copy is left:\n{words}"
+        sentences = "\n".join(walk.sentences)
+        assert walk.world.has_complete_copy(), f"No complete copy is left:\n{sentences}"
         if walk.workspace.phase is Phase.ERROR:
             assert walk.workspace.operation is Operation.NONE
 
     return watch
 
 
-def length(way: tuple[str, str]) -> int:
-    """How many steps the undisturbed way takes."""
-    walk = at(way[0])
-    walk.wish(DesiredState(way[1]))
-    walk.settle()
+def length(transition: tuple[str, str]) -> int:
+    """Return the number of steps of the transition without a fault."""
+    walk = at(transition[0])
+    walk.set_desired_state(DesiredState(transition[1]))
+    walk.run_until_idle()
     return len(walk.sentences)
 
 
-def disturbed(way: tuple[str, str], position: int, fault: Fault) -> Walk:
-    """Walk a way with one fault at one step of it."""
-    walk = at(way[0])
-    walk.wish(DesiredState(way[1]))
-    watch = watched(walk)
+def walk_with_fault(transition: tuple[str, str], position: int, fault: Fault) -> Walk:
+    """Walk a transition up to a step, and inject a fault there."""
+    walk = at(transition[0])
+    walk.set_desired_state(DesiredState(transition[1]))
+    watch = watch_for_loss(walk)
     for _ in range(position):
-        walk.go()
+        walk.step()
         watch()
     fault(walk)
     return walk
 
 
-@pytest.mark.parametrize("way", WAYS, ids="-".join)
-def test_every_way_is_taken_in_order(way: tuple[str, str]) -> None:
-    walk = at(way[0])
-    walk.wish(DesiredState(way[1]))
-    walk.settle(watched(walk))
-    assert walk.operations == WAYS[way]
-    assert walk.workspace.phase == way[1]
+@pytest.mark.parametrize("transition", TRANSITIONS, ids="-".join)
+def test_every_transition_runs_its_operations_in_order(transition: tuple[str, str]) -> None:
+    walk = at(transition[0])
+    walk.set_desired_state(DesiredState(transition[1]))
+    walk.run_until_idle(watch_for_loss(walk))
+    assert walk.operations == TRANSITIONS[transition]
+    assert walk.workspace.phase == transition[1]
     assert walk.workspace.error_count == 0
-    assert (walk.world.container is not None) == (way[1] == "RUNNING")
-    assert (walk.world.home is not None) == (way[1] in ("STANDBY", "RUNNING"))
-    assert (walk.workspace.upstream is not None) == (way[1] == "RUNNING")
+    assert (walk.world.container is not None) == (transition[1] == "RUNNING")
+    assert (walk.world.home is not None) == (transition[1] in ("STANDBY", "RUNNING"))
+    assert (walk.workspace.upstream is not None) == (transition[1] == "RUNNING")
 
 
-def test_what_is_at_rest_is_left_alone() -> None:
-    for way in WAYS:
-        walk = at(way[0])
-        walk.wish(DesiredState(way[1]))
-        walk.settle()
+def test_an_idle_workspace_is_left_alone() -> None:
+    for transition in TRANSITIONS:
+        walk = at(transition[0])
+        walk.set_desired_state(DesiredState(transition[1]))
+        walk.run_until_idle()
         rested = walk.workspace
         for _ in range(3):
-            assert walk.go().effect is None
+            assert walk.step().effect is None
             assert walk.workspace == rested
 
 
@@ -131,31 +131,35 @@ def kill_everything(walk: Walk) -> None:
 
 
 def see_no_container(walk: Walk) -> None:
-    walk.distort = lambda look: replace(look, container=UNKNOWN)
+    walk.distort = lambda observation: replace(observation, container=UNKNOWN)
 
 
 def see_no_volume(walk: Walk) -> None:
-    walk.distort = lambda look: replace(look, volume=UNKNOWN)
+    walk.distort = lambda observation: replace(observation, volume=UNKNOWN)
 
 
 def see_no_archive(walk: Walk) -> None:
-    def blind(look: Observation) -> Observation:
-        return look if isinstance(look.archive, Skipped) else replace(look, archive=UNKNOWN)
+    def blind(observation: Observation) -> Observation:
+        return (
+            observation if isinstance(observation.archive, Skipped) else replace(observation, archive=UNKNOWN)
+        )
 
     walk.distort = blind
 
 
 def see_nothing(walk: Walk) -> None:
-    walk.distort = lambda look: replace(look, container=UNKNOWN, volume=UNKNOWN, archive=UNKNOWN)
+    walk.distort = lambda observation: replace(
+        observation, container=UNKNOWN, volume=UNKNOWN, archive=UNKNOWN
+    )
 
 
 def miss_the_volume_once(walk: Walk) -> None:
-    walk.distort = lambda look: replace(look, volume=None)
+    walk.distort = lambda observation: replace(observation, volume=None)
 
 
 def see_the_past(walk: Walk) -> None:
-    past = replace(walk.look(), at=walk.workspace.op_started_at or walk.now)
-    walk.distort = lambda look: replace(past, at=past.at - timedelta(seconds=1))
+    past = replace(walk.observe(), at=walk.workspace.op_started_at or walk.now)
+    walk.distort = lambda observation: replace(past, at=past.at - timedelta(seconds=1))
 
 
 FAULTS = (
@@ -172,72 +176,74 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_fault_anywhere_is_overcome(fault: Fault) -> None:
-    for way in WAYS:
-        for position in range(length(way)):
-            walk = disturbed(way, position, fault)
-            walk.settle(watched(walk))
-            assert walk.workspace.phase == way[1], "\n".join(walk.sentences)
-            assert walk.workspace.error_reason is None or way[1] == "RUNNING"
+def test_one_fault_at_any_step_is_overcome(fault: Fault) -> None:
+    for transition in TRANSITIONS:
+        for position in range(length(transition)):
+            walk = walk_with_fault(transition, position, fault)
+            walk.run_until_idle(watch_for_loss(walk))
+            assert walk.workspace.phase == transition[1], "\n".join(walk.sentences)
+            assert walk.workspace.error_reason is None or transition[1] == "RUNNING"
 
 
 def test_a_volume_missed_once_is_not_lost() -> None:
-    """Except under the very look in which an archive's own deletion could have removed it."""
-    for way in WAYS:
-        for position in range(length(way)):
-            walk = disturbed(way, position, miss_the_volume_once)
-            walk.settle(watched(walk))
+    """Except for the observation in which the deletion after an archive could have removed it."""
+    for transition in TRANSITIONS:
+        for position in range(length(transition)):
+            walk = walk_with_fault(transition, position, miss_the_volume_once)
+            walk.run_until_idle(watch_for_loss(walk))
             assert walk.workspace.error_reason is not ErrorReason.DataLost
 
 
-def test_a_cancel_anywhere_rests_where_the_workspace_stands() -> None:
-    for way in WAYS:
-        for position in range(length(way)):
-            walk = disturbed(way, position, lambda walk: walk.ask(CANCEL))
+def test_a_cancel_at_any_step_keeps_the_workspace_at_its_level() -> None:
+    for transition in TRANSITIONS:
+        for position in range(length(transition)):
+            walk = walk_with_fault(transition, position, lambda walk: walk.request(CANCEL))
             before = walk.workspace
-            walk.settle(watched(walk))
+            walk.run_until_idle(watch_for_loss(walk))
             after = walk.workspace
             assert after.request is None
             assert (after.error_count, after.error_reason) == (0, None)
-            if way[1] == "DELETED":
+            if transition[1] == "DELETED":
                 assert after.phase is Phase.DELETED
                 continue
             assert after.phase == after.desired_state
-            low, high = sorted(LEVELS.index(Level(level)) for level in way)
+            low, high = sorted(LEVELS.index(Level(level)) for level in transition)
             assert low <= LEVELS.index(Level(after.phase.value)) <= high
             if before.operation is Operation.ARCHIVING and before.archive_key is None:
                 assert after.phase is Phase.STANDBY
 
 
-def test_a_cancelled_way_can_be_taken_again() -> None:
-    for way in WAYS:
-        for position in range(length(way)):
-            walk = disturbed(way, position, lambda walk: walk.ask(CANCEL))
-            walk.settle(watched(walk))
-            walk.wish(DesiredState(way[1]))
-            walk.settle(watched(walk))
-            assert walk.workspace.phase == way[1]
+def test_a_cancelled_transition_can_be_repeated() -> None:
+    for transition in TRANSITIONS:
+        for position in range(length(transition)):
+            walk = walk_with_fault(transition, position, lambda walk: walk.request(CANCEL))
+            walk.run_until_idle(watch_for_loss(walk))
+            walk.set_desired_state(DesiredState(transition[1]))
+            walk.run_until_idle(watch_for_loss(walk))
+            assert walk.workspace.phase == transition[1]
 
 
-def test_a_time_out_anywhere_loses_nothing_and_can_be_recovered() -> None:
+def test_a_timeout_at_any_step_loses_nothing_and_can_be_recovered() -> None:
     timed_out = 0
-    for way, and_kill in product(WAYS, (False, True)):
-        for position in range(length(way)):
-            walk = disturbed(way, position, lambda walk: setattr(walk, "now", walk.now + timedelta(hours=3)))
+    for transition, and_kill in product(TRANSITIONS, (False, True)):
+        for position in range(length(transition)):
+            walk = walk_with_fault(
+                transition, position, lambda walk: setattr(walk, "now", walk.now + timedelta(hours=3))
+            )
             if and_kill:
                 walk.world.kill_all()
-            walk.settle(watched(walk))
+            walk.run_until_idle(watch_for_loss(walk))
             if walk.workspace.error_reason is None:
-                assert walk.workspace.phase == way[1]
+                assert walk.workspace.phase == transition[1]
                 continue
             assert walk.workspace.error_reason in (ErrorReason.Timeout, ErrorReason.ActionFailed)
             timed_out += 1
-            if way[1] == "DELETED":
+            if transition[1] == "DELETED":
                 assert walk.world.container is None
                 continue
-            walk.ask(RECOVER)
-            walk.settle(watched(walk))
-            assert walk.workspace.phase == way[1], "\n".join(walk.sentences)
+            walk.request(RECOVER)
+            walk.run_until_idle(watch_for_loss(walk))
+            assert walk.workspace.phase == transition[1], "\n".join(walk.sentences)
     assert timed_out > 0
 
 
@@ -245,18 +251,18 @@ def lose_the_home(walk: Walk) -> None:
     walk.world.home = None
 
 
-def test_a_home_lost_anywhere_is_told_and_never_replaced_unasked() -> None:
+def test_a_home_lost_at_any_step_is_reported_and_never_replaced_without_a_request() -> None:
     lost = 0
-    for way in WAYS:
-        for position in range(length(way)):
-            walk = disturbed(way, position, lambda walk: None)
+    for transition in TRANSITIONS:
+        for position in range(length(transition)):
+            walk = walk_with_fault(transition, position, lambda walk: None)
             expected = walk.workspace.home_ctx
             removed = walk.workspace.operation is Operation.ARCHIVING and len(walk.world.archives) > 0
             if walk.world.home is None or expected is None or removed:
                 continue
             lose_the_home(walk)
             done = len(walk.operations)
-            walk.settle()
+            walk.run_until_idle()
             assert walk.workspace.error_reason in (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
             assert not {Operation.PROVISIONING, Operation.RESTORING} & set(walk.operations[done:])
             assert walk.world.home is None
@@ -265,77 +271,81 @@ def test_a_home_lost_anywhere_is_told_and_never_replaced_unasked() -> None:
     assert lost > 20
 
 
-@pytest.mark.parametrize("wish", [DesiredState.STANDBY, DesiredState.RUNNING])
-def test_a_lost_archive_is_told_after_two_looks_and_never_replaced_unasked(wish: DesiredState) -> None:
+@pytest.mark.parametrize("desired", [DesiredState.STANDBY, DesiredState.RUNNING])
+def test_a_lost_archive_is_reported_after_two_observations_and_never_replaced_without_a_request(
+    desired: DesiredState,
+) -> None:
     walk = at("ARCHIVED")
     walk.world.archives.clear()
-    walk.wish(wish)
-    walk.settle()
+    walk.set_desired_state(desired)
+    walk.run_until_idle()
     assert walk.workspace.error_reason is ErrorReason.DataLost
-    assert home_is_lost(walk.workspace), "so that a recovery must be told what to come back with"
+    assert home_is_lost(walk.workspace), "so that a recovery needs a choice"
     assert walk.operations == [Operation.RESTORING]
     assert walk.world.home is None
 
 
-def test_a_restore_that_reads_the_last_of_an_archive_is_not_stopped() -> None:
+def test_a_restore_is_not_stopped_when_its_archive_goes_missing() -> None:
     walk = at("ARCHIVED")
-    walk.wish(DesiredState.STANDBY)
+    walk.set_desired_state(DesiredState.STANDBY)
     while not any(isinstance(job.effect, RestoreHome) for job in walk.world.jobs.values()):
-        walk.go()
-    looked = replace(walk.look(), archive=None)
+        walk.step()
+    without_archive = replace(walk.observe(), archive=None)
     for _ in range(3):
-        walk.distort = lambda look: replace(looked, at=look.at)
-        assert walk.go().effect is None
-    walk.settle(watched(walk))
+        walk.distort = lambda observation: replace(without_archive, at=observation.at)
+        assert walk.step().effect is None
+    walk.run_until_idle(watch_for_loss(walk))
     assert walk.workspace.phase is Phase.STANDBY
 
 
-@pytest.mark.parametrize("wish", [DesiredState.STANDBY, DesiredState.RUNNING])
-def test_a_lost_home_comes_back_from_the_archive_that_was_chosen(wish: DesiredState) -> None:
+@pytest.mark.parametrize("desired", [DesiredState.STANDBY, DesiredState.RUNNING])
+def test_a_lost_home_comes_back_from_the_archive_that_was_chosen(desired: DesiredState) -> None:
     walk = at("ARCHIVED")
     (chosen,) = walk.world.archives
     version = walk.world.archives[chosen]
-    walk.wish(wish)
-    walk.settle()
+    walk.set_desired_state(desired)
+    walk.run_until_idle()
     lose_the_home(walk)
-    walk.settle()
-    walk.ask(recover(RecoverSource.ARCHIVE, chosen))
-    walk.settle()
-    assert walk.workspace.phase == wish
+    walk.run_until_idle()
+    walk.request(recover(RecoverSource.ARCHIVE, chosen))
+    walk.run_until_idle()
+    assert walk.workspace.phase == desired
     assert walk.world.home is not None
     assert walk.world.home.generation.archive_key == walk.workspace.archive_key
-    assert wish is DesiredState.RUNNING or walk.world.home.version == version
+    assert desired is DesiredState.RUNNING or walk.world.home.version == version
 
 
-@pytest.mark.parametrize("wish", [DesiredState.STANDBY, DesiredState.RUNNING])
-def test_a_lost_home_comes_back_empty_when_that_was_chosen(wish: DesiredState) -> None:
+@pytest.mark.parametrize("desired", [DesiredState.STANDBY, DesiredState.RUNNING])
+def test_a_lost_home_comes_back_empty_when_that_was_chosen(desired: DesiredState) -> None:
     walk = at("ARCHIVED")
-    walk.wish(wish)
-    walk.settle()
+    walk.set_desired_state(desired)
+    walk.run_until_idle()
     lose_the_home(walk)
-    walk.settle()
-    walk.ask(recover(RecoverSource.EMPTY))
-    walk.settle()
-    assert walk.workspace.phase == wish
+    walk.run_until_idle()
+    walk.request(recover(RecoverSource.EMPTY))
+    walk.run_until_idle()
+    assert walk.workspace.phase == desired
     assert walk.workspace.archive_key is None
     assert walk.world.archives, "what is left behind is kept"
 
 
 @pytest.mark.parametrize("source", RecoverSource)
-@pytest.mark.parametrize("wish", [DesiredState.STANDBY, DesiredState.RUNNING])
-def test_a_choice_sets_a_foreign_home_aside_and_keeps_it(wish: DesiredState, source: RecoverSource) -> None:
+@pytest.mark.parametrize("desired", [DesiredState.STANDBY, DesiredState.RUNNING])
+def test_a_choice_sets_a_foreign_home_aside_and_keeps_it(
+    desired: DesiredState, source: RecoverSource
+) -> None:
     walk = at("ARCHIVED")
     (stored,) = walk.world.archives
-    walk.wish(wish)
-    walk.settle()
+    walk.set_desired_state(desired)
+    walk.run_until_idle()
     lose_the_home(walk)
     foreign = walk.world.home = Home(Generation("foreign", None), 7)
-    walk.settle()
+    walk.run_until_idle()
     assert walk.workspace.error_reason in (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
     assert walk.world.home is foreign
-    walk.ask(recover(source, stored if source is RecoverSource.ARCHIVE else None))
-    walk.settle()
-    assert walk.workspace.phase == wish
+    walk.request(recover(source, stored if source is RecoverSource.ARCHIVE else None))
+    walk.run_until_idle()
+    assert walk.workspace.phase == desired
     assert walk.world.aside == [foreign]
 
 
@@ -344,7 +354,7 @@ def test_a_crash_loop_ends_in_error() -> None:
     for _ in range(200):
         if walk.workspace.phase is Phase.RUNNING:
             walk.world.container = None
-        walk.go()
+        walk.step()
         if walk.workspace.phase is Phase.ERROR:
             break
     assert walk.workspace.error_reason is ErrorReason.RetryExceeded
@@ -354,12 +364,12 @@ def test_a_crash_loop_ends_in_error() -> None:
 def test_a_container_that_dies_once_is_started_again() -> None:
     walk = at("RUNNING")
     walk.world.container = None
-    walk.settle(watched(walk))
+    walk.run_until_idle(watch_for_loss(walk))
     assert walk.operations == [Operation.STARTING]
     assert walk.workspace.phase is Phase.RUNNING
     assert walk.workspace.error_count == 1
     walk.now += timedelta(minutes=10)
-    walk.settle()
+    walk.run_until_idle()
     assert walk.workspace.error_count == 0
 
 
@@ -367,36 +377,36 @@ def test_a_container_that_died_while_codehub_was_down_is_not_counted() -> None:
     walk = at("RUNNING")
     walk.world.container = None
     walk.restarted = True
-    walk.settle(watched(walk))
+    walk.run_until_idle(watch_for_loss(walk))
     assert walk.workspace.phase is Phase.RUNNING
     assert walk.workspace.error_count == 0
 
 
-def test_undelete_anywhere_on_the_way_down() -> None:
+def test_an_undelete_at_any_step_of_a_deletion() -> None:
     for start in ("ARCHIVED", "STANDBY", "RUNNING"):
         for position in range(length((start, "DELETED"))):
-            walk = disturbed((start, "DELETED"), position, lambda walk: None)
+            walk = walk_with_fault((start, "DELETED"), position, lambda walk: None)
             if walk.workspace.operation is not Operation.NONE:
                 continue
-            walk.wish(check_undelete(walk.workspace))
-            walk.settle(watched(walk))
+            walk.set_desired_state(check_undelete(walk.workspace))
+            walk.run_until_idle(watch_for_loss(walk))
             assert walk.workspace.phase == walk.workspace.desired_state
-            walk.wish(DesiredState.RUNNING)
-            walk.settle(watched(walk))
+            walk.set_desired_state(DesiredState.RUNNING)
+            walk.run_until_idle(watch_for_loss(walk))
             assert walk.workspace.phase is Phase.RUNNING
 
 
-@pytest.mark.parametrize("way", [("STANDBY", "ARCHIVED"), ("RUNNING", "DELETED")], ids="-".join)
-def test_what_a_container_writes_after_the_archive_was_begun_is_not_lost(way: tuple[str, str]) -> None:
-    """One that somebody starts by hand, whenever no job holds the lock."""
+@pytest.mark.parametrize("transition", [("STANDBY", "ARCHIVED"), ("RUNNING", "DELETED")], ids="-".join)
+def test_what_a_container_writes_after_the_archive_was_begun_is_not_lost(transition: tuple[str, str]) -> None:
+    """A container that somebody starts by hand while no job holds the lock."""
     intruded = 0
-    for position in range(length(way)):
-        walk = disturbed(way, position, lambda walk: None)
+    for position in range(length(transition)):
+        walk = walk_with_fault(transition, position, lambda walk: None)
         if walk.world.home is None or walk.world.is_locked() or walk.world.container is not None:
             continue
         walk.world.container = Container("by hand", ready=True)
-        walk.settle(watched(walk))
-        assert walk.workspace.phase == way[1]
+        walk.run_until_idle(watch_for_loss(walk))
+        assert walk.workspace.phase == transition[1]
         assert walk.world.written in walk.world.archives.values()
         intruded += 1
     assert intruded >= 3

@@ -1,4 +1,4 @@
-"""A world small enough to walk through completely: one workspace, its container, home, archives and jobs."""
+"""A model small enough to explore completely: one workspace, its container, home, archives and jobs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -38,7 +38,7 @@ from tests.unit.domain.builders import NOW, archive, workspace
 
 TICK = timedelta(seconds=2)
 PATIENCE = 120
-"""Ticks within which everything must have come to rest, back-off included."""
+"""Ticks within which the workspace must become idle, back-off included."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Container:
 
 @dataclass
 class Job:
-    """`version` is the home's when the job began: what an archive holds, whatever is written meanwhile."""
+    """`version`: version of the home when the job began, which its archive contains."""
 
     effect: Effect
     version: int
@@ -65,7 +65,7 @@ class Job:
 
 @dataclass
 class World:
-    """Reality. `written` is the newest version of the home that its user has made."""
+    """The real state. `written`: newest version of the home that its user has made."""
 
     home: Home | None = None
     container: Container | None = None
@@ -114,7 +114,7 @@ class World:
                     self.jobs[effect.job_id] = Job(effect, self.home.version if self.home else 0)
 
     def is_locked(self) -> bool:
-        """A job holds the workspace's lock for its life."""
+        """Return whether a job runs. A job holds the workspace's lock while it runs."""
         return any(job.state is JobState.RUNNING for job in self.jobs.values())
 
     def kill(self, job_id: str) -> None:
@@ -157,7 +157,7 @@ class World:
 
 @dataclass
 class Walk:
-    """A controller that walks one workspace through the tiny world, step by step."""
+    """Controller of the workspace, run step by step."""
 
     world: World = field(default_factory=World)
     workspace: Workspace = field(
@@ -173,18 +173,18 @@ class Walk:
     restarted: bool = False
     _ids: int = 0
 
-    def wish(self, desired: DesiredState) -> None:
+    def set_desired_state(self, desired: DesiredState) -> None:
         deleted_at = self.now if desired is DesiredState.DELETED else None
         self.workspace = replace(self.workspace, desired_state=desired, deleted_at=deleted_at)
 
-    def ask(self, request: PendingRequest) -> None:
+    def request(self, request: PendingRequest) -> None:
         self.workspace = replace(self.workspace, request=request)
 
-    def go(self) -> Decision:
-        """One look, one decision, one effect."""
+    def step(self) -> Decision:
+        """Observe, decide, save, and apply the effect."""
         self.now += TICK
         self.world.tick()
-        shown = self.look()
+        shown = self.observe()
         shown = shown if self.distort is None else self.distort(shown)
         decision = plan(self.workspace, shown, self._context())
         if decision.after.operation not in (Operation.NONE, self.workspace.operation):
@@ -196,18 +196,18 @@ class Walk:
         self.distort, self.drop_effect, self.restarted = None, False, False
         return decision
 
-    def settle(self, watch: Callable[[], None] = lambda: None) -> None:
-        """Go on until nothing changes any more, watching every step."""
+    def run_until_idle(self, watch: Callable[[], None] = lambda: None) -> None:
+        """Run steps until nothing changes, and call `watch` after each."""
         for _ in range(PATIENCE):
             before = self.workspace
-            decision = self.go()
+            decision = self.step()
             watch()
             waits = self.workspace.operation is not Operation.NONE or self.workspace.next_retry_at is not None
             if self.workspace == before and decision.effect is None and not waits:
                 return
-        raise AssertionError("It does not come to rest:\n" + "\n".join(self.sentences[-20:]))
+        raise AssertionError("It does not become idle:\n" + "\n".join(self.sentences[-20:]))
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         home, container = self.world.home, self.world.container
         return Observation(
             at=self.now,

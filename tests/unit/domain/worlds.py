@@ -1,8 +1,9 @@
-"""Every world that a decision can be made in, reduced to what can make a difference.
+"""Enumeration of the states in which a decision can be made, reduced to what can make a difference.
 
-What was known before and what a look shows are enumerated in pairs: the former matters only where the latter
-lets it (an Unknown keeps it, a home that is missing was there or was not). Each pair of container, volume and
-archive meets every other, every wish, request and error, and, under an operation, every state of its jobs.
+The known condition and the new observation are enumerated in pairs, because the former matters only
+for some of the latter (an Unknown keeps it, a missing home existed before or did not). Each pair of
+container, volume and archive is combined with every other, with every desired state, request and
+error, and, under an operation, with every state of its jobs.
 """
 
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ from tests.unit.domain.builders import (
     condition,
     conditions,
     job,
-    look,
+    observation,
     volume,
     workspace,
 )
@@ -155,7 +156,7 @@ def _world(
         "archive_key": stored.key,
         "phase": _phase(statuses, deleted, given["error_reason"]),
     } | given
-    shown = look(container.seen, home.seen, stored.seen, job=jobs[0], deletion=jobs[1], at=at)
+    shown = observation(container.seen, home.seen, stored.seen, job=jobs[0], deletion=jobs[1], at=at)
     return workspace(**fields), shown
 
 
@@ -164,15 +165,15 @@ def _phase(statuses: tuple[bool, bool, bool, bool], deleted: bool, error: ErrorR
     return Phase(oracle.phase(conditions(*statuses), deleted, error))
 
 
-def at_rest() -> Iterator[World]:
-    """Nothing is under way and nothing was asked for."""
+def without_operation() -> Iterator[World]:
+    """Yield states without an operation or a request."""
     everything = product(CONTAINERS, (*NEVER_THERE, *HOMES), ARCHIVES)
     for seen, desired, (reason, count) in product(list(everything), DesiredState, ERRORS):
         yield _world(seen, desired_state=desired, error_reason=reason, error_count=count)
 
 
 def with_requests() -> Iterator[World]:
-    """Nothing is under way, and a recover or a cancel waits."""
+    """Yield states without an operation, with a request to recover or to cancel."""
     requests: tuple[PendingRequest, ...] = (CANCEL, RECOVER, RECOVER_ARCHIVE, RECOVER_EMPTY)
     wishes = (DesiredState.RUNNING, DesiredState.PENDING, DesiredState.DELETED)
     everything = product(
@@ -230,7 +231,7 @@ BELOW = (DesiredState.ARCHIVED, DesiredState.DELETED)
 
 
 def under_way(operation: Operation) -> Iterator[World]:
-    """An operation, in every circumstance in which it can find itself."""
+    """Yield every state of an operation under way."""
     few = (ABSENT, CONTAINERS[1], CONTAINERS[5])
     match operation:
         case Operation.PROVISIONING:
@@ -252,4 +253,4 @@ def under_way(operation: Operation) -> Iterator[World]:
             containers = (*CONTAINERS[:2], ABSENT, EXITED)
             return _under_way(operation, BELOW, containers, HOMES_TO_ARCHIVE, OF_ARCHIVING)
         case Operation.NONE:
-            return at_rest()
+            return without_operation()
