@@ -1,1 +1,1 @@
-"""What CodeHub uses of the operating system. Standard library only; imports no other package of CodeHub."""
+"""Files, locks and processes of the operating system. Uses the standard library only."""

@@ -17,9 +17,9 @@ def replace_file(
 ) -> None:
     """Replace a file in one step, so that a reader sees the old or the new content, never a part.
 
-    The content is written to `staged` (by default the path with `.tmp` appended) and renamed. If the process
-    is killed, the next writer takes that file over. So writers of one file hold a lock, or stage elsewhere.
-    `durable` flushes the content, but not the directory that names it.
+    The content is written to `staged` (by default the path with `.tmp` appended) and renamed. If
+    the process is killed, the next writer takes that file over. So writers of one file hold a lock,
+    or stage elsewhere. `durable` flushes the content, but not the directory that names it.
     """
     staged = path.with_name(f"{path.name}.tmp") if staged is None else staged
     descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -12,13 +12,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
 _STEP = 8 << 20
-# Larger writes take larger pages, which the host of a virtual machine may have to find first. That was at
-# times slower by a quarter.
+# Larger writes take larger pages, which the host of a virtual machine may have to find first: at
+# times that made a stream slower by a quarter.
 _WRITE = 128 << 10
 
 
 def fsync_path(path: Path, *, follow_symlinks: bool = False) -> None:
-    """Flush one file or directory. The flush of a directory makes renames and new names in it durable."""
+    """Flush one file or directory.
+
+    The flush of a directory makes renames and new names in it durable.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if follow_symlinks else os.O_NOFOLLOW))
     try:
         os.fsync(fd)
@@ -35,8 +38,8 @@ def write_durably(path: Path, data: bytes) -> None:
 def create_durably(path: Path, data: bytes) -> bool:
     """Create a file with this content, or return False if it exists; it is on the disk on return.
 
-    The file gets its name by a link, which fails if the name is taken. So one of several writers wins, and no
-    reader sees a part of the content.
+    The file gets its name by a link, which fails if the name is taken. So one of several writers
+    wins, and no reader sees a part of the content.
     """
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -58,8 +61,8 @@ def create_durably(path: Path, data: bytes) -> bool:
 def write_stream(path: Path, chunks: Iterable[bytes]) -> None:
     """Replace a file by a stream, in one step at its end; a stream that fails leaves nothing.
 
-    The content is on the disk before the file gets its name, so a power cut never leaves an empty file. The
-    disk begins to write while the stream arrives, so the last flush is short.
+    The content is on the disk before the file gets its name, so a power cut never leaves an empty
+    file. The disk begins to write while the stream arrives, so the last flush is short.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}#1")

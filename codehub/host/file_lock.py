@@ -1,7 +1,8 @@
 """Locks on files and directories (flock), which the kernel releases when their holders die.
 
-A lock belongs to the open file: a child that inherits the descriptor holds the lock, too. Taking a lock
-therefore proves that its former holder is dead, and all children that it gave the descriptor to.
+A lock belongs to the open file: a child that inherits the descriptor holds the lock, too. Taking a
+lock therefore proves that its former holder is dead, and all children that it gave the descriptor
+to.
 
 The keeper's modules import this: import little here.
 """
@@ -19,7 +20,10 @@ _RETRY_SECONDS = 0.02
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock a file, which is created if missing. Return its descriptor, or None if someone has the lock."""
+    """Lock a file, which is created if missing.
+
+    Return its descriptor, or None if someone has the lock.
+    """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -62,7 +66,10 @@ def locked(path: Path, *, on_wait: Callable[[], None] = lambda: None, mode: int 
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether someone has the lock. Two callers at once do not take each other for the holder."""
+    """Return whether someone has the lock.
+
+    Two callers at once do not take each other for the holder.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -86,7 +93,10 @@ def try_lock_descriptor(descriptor: int) -> bool:
 
 
 def is_file_at(descriptor: int, path: Path) -> bool:
-    """Return whether the path still names this open file: the lock of a removed file protects nothing."""
+    """Return whether the path still names this open file.
+
+    The lock of a removed file protects nothing.
+    """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

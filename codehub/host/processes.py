@@ -1,4 +1,7 @@
-"""Processes, as /proc shows them. The keeper imports this module and must start fast: import little here."""
+"""Processes, as /proc shows them.
+
+The keeper imports this module and must start fast: import little here.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class ProcessId:
-    """Identity of a process: PIDs are reused, a PID with its start time (in ticks since boot) is not."""
+    """Identity of a process: PIDs are reused, but not with the same start time.
+
+    The start time is in clock ticks since boot.
+    """
 
     pid: int
     started: int
@@ -63,12 +69,15 @@ def _stat(pid: int) -> _Stat | None:
 
 
 def _is_dead(state: bytes, threads: int) -> bool:
-    """A process is a zombie by its state as soon as its main thread ends; its other threads may go on."""
+    """Return whether all threads have ended.
+
+    The state is that of a zombie as soon as the main thread ends; other threads may still run.
+    """
     return state == b"X" or (state == b"Z" and threads <= 1)
 
 
 def set_command_line(*arguments: str) -> None:
-    """Replace the arguments that `ps` shows for this process, cut to the length of the present ones."""
+    """Replace the arguments that `ps` shows for this process, cut to their present length."""
     fields = (PROC / "self/stat").read_bytes().rpartition(b")")[2].split()
     start, end = int(fields[45]), int(fields[46])
     text = b"".join(os.fsencode(argument) + b"\0" for argument in arguments)[: end - start - 1]
