@@ -20,7 +20,7 @@ _KEY: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]*PRIVATE KEY)-----.*?-----END \
 
 
 class CertificateCopy:
-    """One file with the certificate and the key, readable by one group and updated with the originals.
+    """One file with the certificate and the key, for one group, updated with the originals.
 
     It is replaced in one step: the gateway never sees a certificate with the key of another one.
     """

@@ -1,4 +1,4 @@
-"""Checks of the TLS certificate: whether it can be served, and whether it covers CodeHub's addresses."""
+"""Checks whether the TLS certificate can be served, and covers CodeHub's addresses."""
 
 from datetime import datetime, timedelta
 from typing import Final

@@ -67,9 +67,9 @@ def installation_mismatch(data_dir: Path, known: str, database_id: str) -> str:
 async def claim_or_check_storage(data_dir: Path, location: StorageLocation, claims: Claims) -> None:
     """Claim volumes and archives at the first start, and only check them at later starts.
 
-    An empty directory after the first start is a disk that is not mounted, so it is never claimed again. The
-    database records the claims. Earlier versions recorded them only by the file in the data directory. That
-    file is written last, so a first start that was killed is repeated.
+    An empty directory after the first start is a disk that is not mounted, so it is never claimed
+    again. The database records the claims. Earlier versions recorded them only by the file in the
+    data directory. That file is written last, so a first start that was killed is repeated.
     """
     database_id = location.installation_id
     known = installation_id(data_dir)

@@ -10,7 +10,10 @@ from codehub.host import file_lock
 
 @dataclass
 class DataLock:
-    """Lock of a data directory. `up` holds it while it runs, and the kernel releases it however `up` ends."""
+    """Lock of a data directory.
+
+    `up` holds it while it runs, and the kernel releases it however `up` ends.
+    """
 
     descriptor: int
 

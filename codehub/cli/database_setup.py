@@ -32,7 +32,10 @@ RUNTIME_COLUMN_RELIABLE_SINCE = "0009"
 
 
 def main() -> None:
-    """Prepare the database that the environment names; print the outcome as JSON for `codehub up`."""
+    """Prepare the database that the environment names.
+
+    Print the outcome as JSON for `codehub up`.
+    """
     settings = load_settings()
     try:
         with (settings.data_dir / "logs" / "up.log").open(
@@ -78,10 +81,11 @@ async def move_from_other_runtime(
 ) -> None:
     """Move the workspaces of the other runtime to this one, once their containers are deleted.
 
-    The data directory records the runtime of the last `up`. If that is the other runtime, `up` has already
-    deleted its containers. If there is no record, they are deleted here. An engine that does not answer then
-    counts as removed: an operator who removes an engine deletes the record. If the record names this runtime,
-    the workspaces came from elsewhere and stay as they are, unless the schema is older than the column.
+    The data directory records the runtime of the last `up`. If that is the other runtime, `up` has
+    already deleted its containers. If there is no record, they are deleted here. An engine that
+    does not answer then counts as removed: an operator who removes an engine deletes the record. If
+    the record names this runtime, the workspaces came from elsewhere and stay as they are, unless
+    the schema is older than the column.
     """
     from codehub.cli import runtime_choice  # imports the coordinator, which the other parts do not load
 
@@ -103,9 +107,10 @@ async def move_from_other_runtime(
 
 
 async def _migrate(database_url: str) -> str | None:
-    """Migrate to this version's schema. Return the schema before that, or None for an empty database.
+    """Migrate to this version's schema.
 
-    The migration tool is loaded only when there is something to do.
+    Return the schema before that, or None for an empty database. The migration tool is loaded only
+    when there is something to do.
     """
     engine = create_engine(database_url)
     try:

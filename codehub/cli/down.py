@@ -32,7 +32,10 @@ def stop_system(data_dir: Path) -> None:
 
 
 async def stop_workspaces(settings: Settings) -> None:
-    """Stop every workspace of a stopped system. Homes stay, and the next `up` starts the workspaces again."""
+    """Stop every workspace of a stopped system.
+
+    Homes stay, and the next `up` starts the workspaces again.
+    """
     if data_lock.holder_pid(settings.data_dir) is not None:
         raise CommandError("CodeHub is running again, and would start its workspaces again")
     kind = runtime_choice.last_runtime(settings.data_dir) or settings.runtime

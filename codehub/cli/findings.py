@@ -24,7 +24,10 @@ _SEVERITY = {Level.OK: 0, Level.WARN: 1, Level.FAIL: 2}
 
 
 def merged(own: list[Finding], recorded: list[Finding]) -> list[Finding]:
-    """Add recorded findings. Of two with the same subject keep the worse, or the recorded one if equal."""
+    """Add recorded findings.
+
+    Of two with the same subject keep the worse, or the recorded one if equal.
+    """
     found = list(own)
     for finding in recorded:
         index = next((index for index, each in enumerate(found) if each.subject == finding.subject), None)

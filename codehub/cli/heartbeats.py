@@ -12,10 +12,11 @@ _COUNT: Final = struct.Struct("Q")
 
 
 class Heartbeats:
-    """One counter for each worker. A worker counts up, and its parent finds counters that do not change.
+    """One counter for each worker.
 
-    The parent counts its checks instead of reading a clock. So workers do not all seem dead after the machine
-    was suspended, or after the process group was stopped.
+    A worker counts up, and its parent finds counters that do not change. The parent counts its
+    checks instead of reading a clock. So workers do not all seem dead after the machine was
+    suspended, or after the process group was stopped.
     """
 
     def __init__(self, workers: int, max_silent_checks: float) -> None:
@@ -40,9 +41,10 @@ class Heartbeats:
             await asyncio.sleep(BEAT_SECONDS)
 
     def find_silent(self, workers: Mapping[int, int]) -> list[int]:
-        """Check the workers, given by process id, once; return those without a beat for too many checks.
+        """Check the workers, given by process id, once.
 
-        A worker without any beat yet is still starting.
+        Return those without a beat for too many checks. A worker without any beat yet is still
+        starting.
         """
         self._last = {pid: self._check(pid, number) for pid, number in workers.items()}
         return [

@@ -1,7 +1,7 @@
 """`codehub ide install`: install code-server, and the Node that runs it, in the tools directory.
 
-Everything is built in a staging directory and renamed at the end. So a directory with its final name is
-complete, and an interrupted install leaves nothing that looks finished.
+Everything is built in a staging directory and renamed at the end. So a directory with its final
+name is complete, and an interrupted install leaves nothing that looks finished.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class InstallError(Exception):
 
 
 def code_server_command(tools_dir: Path) -> Path | None:
-    """Return the installed `code-server` command, or None if the pinned version is not installed."""
+    """Return the `code-server` command, or None if the pinned version is not installed."""
     command = tools_dir / "bin" / "code-server"
     complete = _code_server_dir(tools_dir).is_dir() and (tools_dir / "bin" / "node").exists()
     return command if complete and os.access(command, os.X_OK) else None
@@ -81,7 +81,10 @@ def _code_server_dir(tools_dir: Path) -> Path:
 
 @contextmanager
 def _readable_for_all() -> Iterator[None]:
-    """Set a umask that allows every user to read: workspaces run as other users than the installer."""
+    """Set a umask that allows every user to read.
+
+    Workspaces run as other users than the installer.
+    """
     before = os.umask(_UMASK)
     try:
         yield
@@ -119,7 +122,10 @@ def _missing_build_packages() -> list[str]:
 
 
 def _has_header(name: str) -> bool:
-    """Return whether the compiler finds a header. Not every system keeps headers in /usr/include."""
+    """Return whether the compiler finds a header.
+
+    Not every system keeps headers in /usr/include.
+    """
     compiler = shutil.which("g++")
     if compiler is None:
         return False
@@ -134,7 +140,10 @@ def _has_header(name: str) -> bool:
 
 
 def _system_node_prefix() -> Path | None:
-    """Return the prefix of a suitable Node with headers, or None. Sandboxed workspaces see only /usr."""
+    """Return the prefix of a suitable Node with headers, or None.
+
+    Sandboxed workspaces see only /usr.
+    """
     node = Path("/usr/bin/node")
     prefix = Path("/usr")
     if not os.access(node, os.X_OK) or not (prefix / "include/node/node_api.h").is_file():
@@ -174,7 +183,10 @@ def _link_node(tools_dir: Path, prefix: Path) -> None:
 
 
 def _replace_link(link: Path, target: Path) -> None:
-    """Replace a symbolic link. Inside the tools directory it is relative, so the directory can be moved."""
+    """Replace a symbolic link.
+
+    Inside the tools directory it is relative, so the directory can be moved.
+    """
     tools_dir = link.parent.parent
     is_inside = target.is_relative_to(tools_dir)
     staged = link.with_name(f".{link.name}-{os.getpid()}")

@@ -68,7 +68,10 @@ def _existing(path: Path) -> Path:
 
 
 def check_quota(settings: Settings) -> Finding:
-    """Check quotas. A quota that is set and not enforced fails; without one the disk watchdog helps."""
+    """Check quotas.
+
+    A quota that is set and not enforced fails; without one the disk watchdog helps.
+    """
     directory = _existing(settings.data_dir / "volumes")
     state, wanted = quota_state(directory), [name for name in QUOTAS if getattr(settings, name.lower())]
     if state is QuotaState.ENFORCED and os.geteuid() == 0:

@@ -1,4 +1,7 @@
-"""The command `codehub`. Each command imports what it needs when it runs, so that `--help` is fast."""
+"""The command `codehub`.
+
+Each command imports what it needs when it runs, so that `--help` is fast.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -92,7 +95,10 @@ def down(
 
 @app.command()
 def migrate(data_dir: DataDir = None) -> None:
-    """Migrate the database to this version. In a new one, claim the empty volumes and archive store."""
+    """Migrate the database to this version.
+
+    In a new one, claim the empty volumes and archive store.
+    """
     with report_errors():
         from codehub.cli.migration import run
 

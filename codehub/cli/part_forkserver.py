@@ -1,13 +1,14 @@
-"""Fork server of the parts of `codehub up`: one process that has every module loaded, and forks each part.
+"""Fork server of the parts of `codehub up`.
 
-It has one thread, no event loop and no connection. A part therefore starts with loaded modules and nothing
-else, however often it is restarted, and all parts share the memory of those modules.
+One process that has every module loaded, and forks each part. It has one thread, no event loop and
+no connection. A part therefore starts with loaded modules and nothing else, however often it is
+restarted, and all parts share the memory of those modules.
 
-Each request is one message on a Unix socket: a JSON object with the part's name and environment, and the
-descriptors of its standard output, its standard error and its status socket. It may name the user that the
-part becomes once it has opened what only root may open. The status socket receives the
-pidfd of the new process and then its exit code. The server ends when its request socket closes, and the
-kernel ends the parts with it.
+Each request is one message on a Unix socket: a JSON object with the part's name and environment,
+and the descriptors of its standard output, its standard error and its status socket. It may name
+the user that the part becomes once it has opened what only root may open. The status socket
+receives the pidfd of the new process and then its exit code. The server ends when its request
+socket closes, and the kernel ends the parts with it.
 """
 
 import contextlib
@@ -50,7 +51,8 @@ def serve(
 ) -> None:
     """Fork a part for each request and report how each one ends, until the request socket closes.
 
-    `prepare` runs before each fork, in the environment of the new part. The parts share what it loads.
+    `prepare` runs before each fork, in the environment of the new part. The parts share what it
+    loads.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):
@@ -104,7 +106,10 @@ def _report_exit(pidfd: int, child: _Child) -> None:
 
 
 def _run_part(part: Callable[[], None], name: str, streams: list[int]) -> None:
-    """Run a part in this process and exit. A new session keeps a terminal's Ctrl-C from the part."""
+    """Run a part in this process and exit.
+
+    A new session keeps a terminal's Ctrl-C from the part.
+    """
     code = 1
     try:
         os.setsid()

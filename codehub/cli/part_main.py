@@ -127,9 +127,10 @@ def _read_settings(environment: frozenset[tuple[str, str]]) -> Settings:
 
 
 def _check_requirements(settings: Settings, part: str) -> None:
-    """Check what the part needs, in a child process: the checks use memory that the part never needs.
+    """Check what the part needs, in a child process.
 
-    The API also logs how to create the first admin if there is none: without one, no one can sign in.
+    The checks use memory that the part never needs. The API also logs how to create the first admin
+    if there is none: without one, no one can sign in.
     """
 
     def check() -> None:
@@ -160,7 +161,10 @@ def _leave_root(settings: Settings, part: str, user: PartUser | None) -> None:
 
 
 def raise_open_file_limit() -> None:
-    """Raise the soft limit of open files: a connection takes two descriptors, and the usual limit is 1024."""
+    """Raise the soft limit of open files.
+
+    A connection takes two descriptors, and the usual limit is 1024.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

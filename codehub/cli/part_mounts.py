@@ -1,7 +1,7 @@
 """Mount namespace in which a part's user can read trees below directories that only root may enter.
 
-An interpreter or a checkout in /root is such a case. In the namespace, /root is an empty directory that holds
-only the trees that the part needs.
+An interpreter or a checkout in /root is such a case. In the namespace, /root is an empty directory
+that holds only the trees that the part needs.
 """
 
 import ctypes

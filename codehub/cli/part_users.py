@@ -75,7 +75,8 @@ def choose(settings: Settings) -> PartUsers:
     """Return the users of the parts. The data directory exists already."""
     if os.geteuid() != 0:
         return PartUsers()
-    # Workspaces have the ids above WORKSPACE_UID_BASE. The lowest base is next to the id of `nobody`.
+    # Workspaces have the ids above WORKSPACE_UID_BASE. The lowest base is next to the id of
+    # `nobody`.
     first = settings.workspace_uid_base
     first = first if first - 3 > _NOBODY else _NOBODY
     api_uid = first - 1 if settings.api_uid is None else settings.api_uid
@@ -127,7 +128,7 @@ def _needed(settings: Settings) -> list[Path]:
 
 
 def _reason_against(user: PartUser, data_dir: Path) -> str:
-    """Try in a child whether a process can become the user and run the program; return the reason if not."""
+    """Try in a child to become the user and run the program; return why that fails, if it does."""
     reader, writer = os.pipe()
     if (pid := os.fork()) == 0:
         reason = "the reason is unknown"
@@ -155,7 +156,7 @@ def _first_inaccessible(data_dir: Path) -> str:
 
 
 def reduced_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without the secrets of the archive store, and without root's home directory."""
+    """Return the environment without the archive store's secrets and root's home directory."""
     kept = {
         name: value
         for name, value in environment.items()

@@ -20,11 +20,14 @@ from codehub.embedded import server_processes
 from codehub.host.child_process import die_with_parent
 
 UNKNOWN_EXIT_CODE = -signal.SIGTERM
-"""Exit code of a part whose fork server was killed: the kernel signals the part, and its code is lost."""
+"""Exit code of a part whose fork server was killed.
+
+The kernel signals the part, and its code is lost.
+"""
 
 
 class ForkedProcess:
-    """A process that was forked without exec, with the methods of `Popen` that the supervisor uses."""
+    """A process that was forked without exec, with the methods of `Popen` that we use."""
 
     def __init__(self, pid: int, pidfd: int, read_exit_code: Callable[[], int]) -> None:
         self.pid = pid
@@ -60,8 +63,8 @@ class ForkedProcess:
 class PartForkServer:
     """The fork server as a service. It is forked at first, and started as a program if it dies.
 
-    Call `fork` before there are threads or an event loop. The server shares the memory of every module that
-    is loaded by then.
+    Call `fork` before there are threads or an event loop. The server shares the memory of every
+    module that is loaded by then.
     """
 
     name = part_forkserver.NAME
@@ -73,7 +76,10 @@ class PartForkServer:
 
     @classmethod
     def fork(cls, logs_dir: Path, *, docker: bool) -> Self:
-        """Fork the server. `docker` also loads the client of the Docker Engine, for all parts to share."""
+        """Fork the server.
+
+        `docker` also loads the client of the Docker Engine, for all parts to share.
+        """
         parts = load_all(docker=docker)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         hook = die_with_parent(signal.SIGTERM)

@@ -34,7 +34,10 @@ class RequirementError(CommandError):
 
 
 async def require_all(settings: Settings) -> None:
-    """Check everything that a part needs; raise RequirementError or SchemaError if something is wrong."""
+    """Check everything that a part needs.
+
+    Raise RequirementError or SchemaError if something is wrong.
+    """
     offered_images(settings)
     await require_database(settings.database_url)
     await require_schema(settings.database_url)
@@ -106,7 +109,10 @@ async def require_redis(url: str) -> str:
 
 
 def _redis_error(url: str, error: Exception) -> RequirementError:
-    """Return the requirement that the error violates. A rejected login may be wrapped in another error."""
+    """Return the requirement that the error violates.
+
+    A rejected login may be wrapped in another error.
+    """
     if isinstance(error.__cause__ or error, AuthenticationError | ResponseError):
         message = f"Redis at {_redis_address(url)} rejected the connection ({_one_line(error)})"
         return RequirementError(message, "correct REDIS_URL, or the server")

@@ -46,7 +46,7 @@ async def choose(settings: Settings, *, auto: bool) -> RuntimeKind:
 
 
 async def docker_version(settings: Settings) -> str:
-    """Return the version of the Docker Engine, or raise RuntimeFailure if workspaces cannot run on it."""
+    """Return the version of the Docker Engine, or raise RuntimeFailure if it is unsuitable."""
     if _socket_is_missing(settings):
         message = f"the Docker engine at {settings.docker_host} does not answer (there is no such socket)"
         raise RuntimeFailure(ErrorReason.Unreachable, message)
@@ -60,7 +60,10 @@ async def docker_version(settings: Settings) -> str:
 
 
 async def stop_other_runtime(settings: Settings) -> None:
-    """Delete the containers of the runtime that is no longer used: two containers would share a home."""
+    """Delete the containers of the runtime that is no longer used.
+
+    Two containers would share a home.
+    """
     other: RuntimeKind = "process" if settings.runtime == "docker" else "docker"
     installation_id = data_directory.installation_id(settings.data_dir)
     if installation_id is None or (other == "docker" and last_runtime(settings.data_dir) != "docker"):
@@ -125,7 +128,7 @@ async def prepare(settings: Settings) -> None:
 
 
 def share_sockets(settings: Settings) -> None:
-    """Let the gateway's user connect to process workspaces that started when the gateway ran as root."""
+    """Let the gateway's user connect to workspaces that started when the gateway was root."""
     if settings.runtime == "process":
         runtime = make_runtime(settings, "")
         assert isinstance(runtime, ProcessRuntime)
@@ -157,7 +160,8 @@ def _record_file(data_dir: Path) -> Path:
 async def _ensure_ide(settings: Settings) -> None:
     """Install code-server if an image needs it and it is missing.
 
-    A child process installs it, so that an interrupt also ends everything that the install has started.
+    A child process installs it, so that an interrupt also ends everything that the install has
+    started.
     """
     offered = offered_images(settings.images_text, "process").values()
     is_needed = any(image.process is not None and image.process[0] == "code-server" for image in offered)

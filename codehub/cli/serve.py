@@ -7,7 +7,7 @@ app = typer.Typer(no_args_is_help=True, help="Run one part against a PostgreSQL,
 
 @app.command()
 def api() -> None:
-    """Serve the HTTP API and the dashboard, at the address that the gateway forwards to (API_LISTEN)."""
+    """Serve the API and the dashboard, where the gateway expects them (API_LISTEN)."""
     from codehub.cli import part_main
 
     part_main.api()

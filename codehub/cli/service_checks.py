@@ -28,7 +28,7 @@ async def check_services(settings: Settings) -> list[Finding]:
 
 
 async def recorded_checks(settings: Settings) -> list[Finding]:
-    """Return the checks of the running system, as `/readyz` reports them; none while it does not run."""
+    """Return the checks of the running system, as `/readyz` reports them, if it runs."""
     database_url, redis_url = _urls(settings)
     if not database_url or not redis_url:
         return []
@@ -47,7 +47,7 @@ async def recorded_checks(settings: Settings) -> list[Finding]:
 
 
 def _urls(settings: Settings) -> tuple[str | None, str | None]:
-    """Return the URLs of PostgreSQL and Redis, configured or embedded; None for one that does not run."""
+    """Return the URLs of PostgreSQL and Redis; None for an embedded one that does not run."""
     if data_lock.holder_pid(settings.data_dir) is None:
         return settings.database_url or None, settings.redis_url or None
     return (

@@ -111,7 +111,10 @@ class Supervisor:
                 logger.error("a part does not start", part=service.name, error=repr(error))
 
     async def _truncate_large_logs(self) -> None:
-        """Truncate logs that have grown. The parts append to them, so they need not reopen the files."""
+        """Truncate logs that have grown.
+
+        The parts append to them, so they need not reopen the files.
+        """
         while True:
             await asyncio.sleep(LOG_CHECK_SECONDS)
             for path in {service.log_file for service in self._services}:
@@ -139,7 +142,10 @@ def _exit_cause(service: Service) -> str | None:
 
 
 def _truncate_if_large(log_file: Path) -> None:
-    """Truncate a large log, after a copy of it was made. On a full disk, truncate it without a copy."""
+    """Truncate a large log, after a copy of it was made.
+
+    On a full disk, truncate it without a copy.
+    """
     if not log_file.exists() or log_file.stat().st_size <= MAX_LOG_BYTES:
         return
     try:
@@ -166,9 +172,10 @@ async def _wait_for_exit(service: Service) -> int | None:
 
 
 def end_stale_processes(run_dir: Path, names: Sequence[str]) -> None:
-    """End the processes that a killed `up` has left. The kernel has signalled them, but they may be slow.
+    """End the processes that a killed `up` has left.
 
-    Process ids of an earlier boot belong to other processes. An entry without a boot may be of any boot.
+    The kernel has signalled them, but they may be slow. Process ids of an earlier boot belong to
+    other processes. An entry without a boot may be of any boot.
     """
     try:
         children = json.loads((run_dir / "children.json").read_text())

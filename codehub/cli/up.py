@@ -61,8 +61,8 @@ class _Prepared:
 def run(settings: Settings, *, auto: bool) -> None:
     """Start everything, print that it is ready, and stop everything on a signal.
 
-    `auto` chooses a suitable runtime. The fork server is forked between two event loops, because it must have
-    neither a loop nor threads. The parts share the memory of what the preparation loads.
+    `auto` chooses a suitable runtime. The fork server is forked between two event loops, because it
+    must have neither a loop nor threads. The parts share the memory of what the preparation loads.
     """
     prepared = asyncio.run(_prepare(settings, auto=auto))
     if prepared is None:
@@ -84,7 +84,10 @@ def run(settings: Settings, *, auto: bool) -> None:
 
 
 async def _prepare(settings: Settings, *, auto: bool) -> _Prepared | None:
-    """Check everything that can be checked before the start. Return None if a signal stops the start."""
+    """Check everything that can be checked before the start.
+
+    Return None if a signal stops the start.
+    """
     stop = _stop_event()
     _check_socket_path(settings.data_dir.expanduser().absolute())
     settings = settings.model_copy(update={"runtime": await runtime_choice.choose(settings, auto=auto)})
@@ -283,7 +286,7 @@ class _System:
 
 
 def _find_readiness_problem(settings: Settings) -> str | None:
-    """Return what is missing, or None once CodeHub is ready and every part and the public port answer.
+    """Return what is missing until CodeHub is ready, or None.
 
     Every part can run the same checks. Only the API runs them here: a check costs unshared memory.
     """
@@ -315,7 +318,10 @@ def _public_port_error(settings: Settings) -> str | None:
 
 
 def _unverified_context() -> ssl.SSLContext:
-    """Return a context that skips verification: this is our own port, at another name than the public one."""
+    """Return a context that skips verification.
+
+    This is our own port, at another name than the public one.
+    """
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -335,7 +341,10 @@ async def _run_unless_stopped(work: Coroutine[None, None, None], stop: asyncio.E
 
 
 async def cancel_jobs(jobs: LocalJobs) -> None:
-    """Kill all storage jobs. Jobs are crash-only: the next start runs them again from the beginning."""
+    """Kill all storage jobs.
+
+    Jobs are crash-only: the next start runs them again from the beginning.
+    """
 
     async def end(job_id: str) -> None:
         try:
@@ -347,7 +356,10 @@ async def cancel_jobs(jobs: LocalJobs) -> None:
 
 
 def check_port_free(host: str, port: int) -> None:
-    """Raise CommandError if the port is in use. The gateway's workers would share it with another process."""
+    """Raise CommandError if the port is in use.
+
+    The gateway's workers share their port, and would share it with another process.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -364,7 +376,7 @@ def check_port_free(host: str, port: int) -> None:
 
 
 async def _check_settings(settings: Settings) -> None:
-    """Check what the settings name before anything is created, so that a mistake leaves nothing behind."""
+    """Check what the settings name, before anything is created."""
     _reject_internal_listen(settings)
     requirements.offered_images(settings)
     certificates.require_certificate(settings)

@@ -27,9 +27,10 @@ class WorkersError(Exception):
 
 
 def run_workers(count: int, work: Callable[[int], None], heartbeats: Heartbeats | None = None) -> None:
-    """Run `work` in `count` processes until SIGTERM. Replace one that dies or hangs, with the same number.
+    """Run `work` in `count` processes until SIGTERM.
 
-    Call this before any event loop or thread exists: the workers are forked, and share imported modules.
+    Replace one that dies or hangs, with the same number. Call this before any event loop or thread
+    exists: the workers are forked, and share imported modules.
     """
     if count == 1:
         work(0)
@@ -92,7 +93,10 @@ def run_in_child(work: Callable[[], None]) -> int:
 
 
 def _fork(work: Callable[[], None]) -> int:
-    """Fork a worker. Stop signals are blocked until the child has its own handlers, so none is lost."""
+    """Fork a worker.
+
+    Stop signals are blocked until the child has its own handlers, so none is lost.
+    """
     hook = die_with_parent(signal.SIGTERM)
     earlier = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     pid = os.fork()
