@@ -35,7 +35,7 @@ class EmergencyReserve:
             await asyncio.sleep(CHECK_SECONDS)
 
     def check(self) -> None:
-        """Delete the file on a disk that is nearly full, or create it if there is plenty of space."""
+        """Delete the file if the disk is nearly full, or create it if there is plenty of space."""
         try:
             free = shutil.disk_usage(self._path.parent).free
             if free < self._nearly_full:

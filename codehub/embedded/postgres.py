@@ -53,8 +53,8 @@ UNSAFE_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_write
 class EmbeddedPostgres:
     """One PostgreSQL cluster in `{data_dir}/postgres`.
 
-    `clients` is a group that may connect, besides root and the server's own account. `durable=False` is only
-    for tests: it trades crash safety for speed.
+    `clients` is a group that may connect, besides root and the server's own account.
+    `durable=False` is only for tests: it trades crash safety for speed.
     """
 
     name = "postgres"
@@ -83,7 +83,10 @@ class EmbeddedPostgres:
         return _url(self.socket_dir, self._password(), name)
 
     async def start(self) -> None:
-        """Start the server, and return when it accepts connections. Create the cluster if it is missing."""
+        """Start the server, and return when it accepts connections.
+
+        Create the cluster if it is missing.
+        """
         if not self.socket_dir.is_relative_to(self._data_dir):
             logger.warning("the data directory's path is long", sockets=str(self.socket_dir))
         if not self._account.can_enter(self._data_dir):
@@ -119,7 +122,10 @@ class EmbeddedPostgres:
         return exit_cause(log_of_run, self.cluster)
 
     def stop(self) -> None:
-        """Shut down fast: open transactions are rolled back, and everything committed is on disk."""
+        """Shut down fast.
+
+        Open transactions are rolled back, and everything committed is on disk.
+        """
         if self.process is not None:
             server_processes.end_child(self.process, FAST_SHUTDOWN)
             self.process = None
@@ -151,7 +157,10 @@ class EmbeddedPostgres:
             raise EmbeddedError(f"{self.cluster} is not a PostgreSQL data directory") from None
 
     def _create_cluster(self, home: Path) -> None:
-        """Run initdb in a staging directory and rename it: a killed first start leaves no half a cluster."""
+        """Run initdb in a staging directory and rename it.
+
+        A killed first start leaves no incomplete cluster.
+        """
         staged = self.cluster.with_name("postgres.new")
         shutil.rmtree(staged, ignore_errors=True)
         make_dir(staged, 0o700, self._account)

@@ -13,7 +13,10 @@ SOCKET_PATH_LIMIT = 107  # sun_path holds 108 bytes with its closing NUL
 
 
 def make_dir(path: Path, mode: int, account: Account | None = None, group: int | None = None) -> Path:
-    """Create a directory with this mode and owner. Reject a directory that belongs to someone else."""
+    """Create a directory with this mode and owner.
+
+    Reject a directory that belongs to someone else.
+    """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     facts = path.lstat()
     owners = {os.geteuid()} if account is None else {os.geteuid(), account.uid}
@@ -26,7 +29,7 @@ def make_dir(path: Path, mode: int, account: Account | None = None, group: int |
 
 
 def socket_dir(data_dir: Path, name: str, socket_name: str) -> Path:
-    """Return `{data_dir}/run/{name}`, or a short directory if a socket's path there would be too long."""
+    """Return `{data_dir}/run/{name}`, or a short directory if a socket's path were too long."""
     directory = data_dir / "run" / name
     if len(os.fsencode(directory / socket_name)) <= SOCKET_PATH_LIMIT:
         return directory

@@ -42,7 +42,7 @@ class Account:
     def run(
         self, command: Sequence[str | Path], *, given: str = "", timeout: float = 120
     ) -> subprocess.CompletedProcess[str]:
-        """Run a short command as this account, with `given` on its standard input; return its outcome."""
+        """Run a command as this account, with `given` as its input; return its outcome."""
         return subprocess.run(
             [str(part) for part in command], cwd="/", capture_output=True, text=True, timeout=timeout,
             check=False, input=given, env=plain_environment(),
@@ -60,7 +60,10 @@ def own_account() -> Account:
 
 
 def server_account() -> Account:
-    """Return the account of the servers. PostgreSQL refuses to run as root, so root uses a system user."""
+    """Return the account of the servers.
+
+    PostgreSQL refuses to run as root, so root uses a system user.
+    """
     if os.geteuid() != 0:
         return own_account()
     entry = _lookup() or _create()

@@ -49,7 +49,10 @@ def processes_in_directory(directory: Path, program: str) -> list[int]:
 
 
 def top_processes(pids: Sequence[int]) -> list[int]:
-    """Return the processes whose parent is not in the list: a server's main process ends its helpers."""
+    """Return the processes whose parent is not in the list.
+
+    A server's main process ends its helpers.
+    """
     return [pid for pid in pids if parent_of(pid) not in pids]
 
 

@@ -67,7 +67,7 @@ def _package_dir(name: str) -> Path:
 
 
 def _reachable(home: Path, package: Path, tools_dir: Path, account: Account) -> Path:
-    """Return the installation, or a copy if the account may not enter the directory of the package."""
+    """Return the installation, or a copy if the account may not enter the package."""
     if _runs(home / "bin" / "postgres", account):
         return home
     release = re.search(r'#define PG_VERSION "([^"]+)"', (home / "include" / "pg_config.h").read_text())
