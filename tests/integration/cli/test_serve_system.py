@@ -1,4 +1,4 @@
-"""Two of each part, with a separate PostgreSQL, Redis and S3, from an empty database, volumes and store."""
+"""Two of each part, with separate servers, from an empty database, volumes and store."""
 
 import itertools
 import json
@@ -34,7 +34,10 @@ process = {json.dumps(COMMAND)}
 
 
 class Parts:
-    """Two of each part. Gateway and API are paired over TCP; both gateways serve one public name."""
+    """Two of each part.
+
+    Gateway and API are paired over TCP; both gateways serve one public name.
+    """
 
     def __init__(self, environment: dict[str, str], stack: ExitStack) -> None:
         self.environment = environment
@@ -139,7 +142,10 @@ def set_desired_state(client: httpx.Client, path: str, desired: str, parts: Part
 
 
 def open_page(parts: Parts, session: str, url: str, gateways: Sequence[int]) -> str:
-    """Open a page as a browser behind a load balancer does: each request may reach another gateway."""
+    """Open a page as a browser behind a load balancer does.
+
+    Each request may reach another gateway.
+    """
     jar: dict[str, dict[str, str]] = {parts.platform: {"session": session}}
     for number in itertools.islice(itertools.cycle(gateways), MOST_REDIRECTS):
         target = urlsplit(url)

@@ -55,7 +55,10 @@ def test_a_disk_without_space_gets_no_reserve(disk: Disk) -> None:
 
 @pytest.mark.parametrize("statement", [GROWS_A_TABLE, GROWS_THE_LOG], ids=["table", "log"])
 async def test_postgresql_writes_again_after_another_writer_has_filled_the_disk(statement: str) -> None:
-    """A table that cannot grow fails a statement; a write-ahead log that cannot grow ends the server."""
+    """A table that cannot grow fails a statement.
+
+    A write-ahead log that cannot grow ends the server.
+    """
     directory = short_temp_dir()
     async with small_disk(directory / "d", 360):
         disk, data_dir = Disk(directory / "d"), directory / "d" / "pg"

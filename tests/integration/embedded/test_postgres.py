@@ -34,7 +34,10 @@ async def data_dir() -> AsyncIterator[Path]:
 
 @pytest.fixture(scope="module")
 def after_first_start() -> Iterator[Path]:
-    """A data directory that was started once and stopped: creating a cluster is most of a test's time."""
+    """A data directory that was started once and stopped.
+
+    Creating a cluster is most of a test's time.
+    """
     path = short_temp_dir()
     first = EmbeddedPostgres(path, TOOLS_DIR)
     run(first.start())

@@ -78,7 +78,7 @@ def test_jupyterlab_has_one_version() -> None:
 
 
 def test_both_have_the_same_packages() -> None:
-    """One list: the Dockerfile installs what is in the file, and the script hands it to debootstrap."""
+    """The Dockerfile installs the packages of the file, and the script gives it to debootstrap."""
     assert "COPY packages.txt /tmp/packages.txt" in dockerfile("code-server")
     assert "xargs -a /tmp/packages.txt apt-get install" in dockerfile("code-server")
     assert f"system={PACKAGES}\n" in SCRIPT and '--include="$packages"' in SCRIPT

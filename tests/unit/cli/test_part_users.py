@@ -1,4 +1,4 @@
-"""The users of the API and the gateway, and their access below directories that only root may enter."""
+"""The users of the API and the gateway, and their access to directories of root."""
 
 import os
 import subprocess

@@ -115,7 +115,10 @@ def test_a_part_ends_by_the_signal_it_is_sent(tmp_path: Path) -> None:
 
 
 def test_a_fork_server_that_is_killed_takes_its_parts_along_and_is_replaced(tmp_path: Path) -> None:
-    """The replacement is a new program with the real parts: the API reports its missing settings."""
+    """The replacement is a new program with the real parts.
+
+    The API reports its missing settings.
+    """
     code, answer = run(
         "part = await server.start_part('wait', {}, log)\n"
         "await logged('waiting')\n"

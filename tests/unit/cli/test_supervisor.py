@@ -192,7 +192,10 @@ def test_a_recycled_process_id_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("boot", [{}, {"boot": "00000000-0000-4000-8000-000000000000"}])
 def test_a_process_of_another_boot_is_left_alone(tmp_path: Path, boot: dict[str, str]) -> None:
-    """The first processes of each boot may have the same ids and ticks. Earlier versions recorded no boot."""
+    """The first processes of each boot may have the same ids and ticks.
+
+    Earlier versions recorded no boot.
+    """
     with unrelated_process() as child:
         entry = {"pid": child.pid, "birth": start_time(child.pid), **boot}
         (tmp_path / "children.json").write_text(json.dumps({"api": entry}))

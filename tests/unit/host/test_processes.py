@@ -35,7 +35,10 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_for_child(pid: int) -> dict[ProcessId, int]:
-    """Wait until the child has started its own program: before that it has its parent's arguments."""
+    """Wait until the child has started its own program.
+
+    Before that it has its parent's arguments.
+    """
 
     def begun() -> dict[ProcessId, int] | None:
         found = descendants(pid)
