@@ -91,7 +91,7 @@ async def test_a_redis_that_is_gone_is_not_ready(api: Api, tmp_path: Path) -> No
 async def test_a_server_that_accepts_but_never_answers_times_out(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "PATIENCE", 0.2)
+    monkeypatch.setattr(readiness, "CHECK_TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = f"127.0.0.1:{silent.getsockname()[1]}"
         found = await readiness.check(f"postgresql://x:y@{place}/codehub", f"redis://{place}/0")

@@ -35,7 +35,7 @@ WORKSPACE, ARCHIVE = "01hzy0000000000000000000aa", "01hzy0000000000000000000ab"
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(readiness, "CHECK_TIMEOUT", PATIENCE)
 
 
 async def read_readiness(stack: CoordinatorStack) -> Readiness:
