@@ -10,11 +10,11 @@ from typing import Any
 import asyncpg
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncConnection
-from tests.pending import eventually
 
 from codehub.database.engine import asyncpg_dsn, create_engine
 from codehub.domain.states import ConditionName
 from tests.selection import EVERYTHING
+from tests.waiting import eventually
 
 ROWS = 100_000 if EVERYTHING else 20_000
 OWNERS = ROWS // 50
