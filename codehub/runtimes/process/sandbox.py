@@ -185,19 +185,19 @@ def _system() -> list[str]:
         elif path.is_dir():
             arguments += ["--ro-bind", str(path), str(path)]
     arguments += ["--proc", "/proc", "--dev", "/dev"]
-    for place in ("/home", "/run", "/var", TOOLS):
-        arguments += _dir_options(Path(place))
+    for path in ("/home", "/run", "/var", TOOLS):
+        arguments += _dir_options(Path(path))
     return arguments
 
 
 def _scratch(memory_bytes: int | None = None, directory: Path | None = None) -> list[str]:
     """Return tmpfs mounts: the keeper's, or bwrap's own if the keeper could not mount any."""
     arguments: list[str] = []
-    for place in tmpfs.PARTS:
-        size = [] if memory_bytes is None else ["--size", str(tmpfs.size_of(place, memory_bytes))]
-        arguments += ["--perms", "1777", *size, "--tmpfs", place]
+    for path in tmpfs.PARTS:
+        size = [] if memory_bytes is None else ["--size", str(tmpfs.size_of(path, memory_bytes))]
+        arguments += ["--perms", "1777", *size, "--tmpfs", path]
         if directory is not None:
-            arguments += ["--bind-try", str(tmpfs.source_of(place, directory)), place]
+            arguments += ["--bind-try", str(tmpfs.source_of(path, directory)), path]
     return arguments
 
 

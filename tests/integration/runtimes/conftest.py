@@ -143,7 +143,7 @@ async def find_barriers_once() -> IsolationBarriers:
 async def fixture(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RuntimeFixture]:
     if os.geteuid() != 0:
         pytest.skip(
-            "needs root: a workspace gets a user of its own. Run: sudo pytest tests/integration/runtimes"
+            "needs root: each workspace has a separate user. Run: sudo pytest tests/integration/runtimes"
         )
     if shutil.which("bwrap") is None:
         pytest.skip("needs bubblewrap: apt-get install bubblewrap")

@@ -79,9 +79,9 @@ async def test_it_sees_and_signals_only_its_own_processes(fixture: RuntimeFixtur
 async def test_shared_memory_and_host_name_are_private(fixture: RuntimeFixture, kind: str) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
-    places = [await fixture.inside(name, f"readlink /proc/self/ns/{kind}") for name in ("w1", "w2")]
-    assert all(place.startswith(f"{kind}:[") for place in places)
-    assert len({*map(str.strip, places), os.readlink(f"/proc/self/ns/{kind}")}) == 3
+    namespaces = [await fixture.inside(name, f"readlink /proc/self/ns/{kind}") for name in ("w1", "w2")]
+    assert all(namespace.startswith(f"{kind}:[") for namespace in namespaces)
+    assert len({*map(str.strip, namespaces), os.readlink(f"/proc/self/ns/{kind}")}) == 3
 
 
 async def test_the_system_is_read_only_and_scratch_is_private(fixture: RuntimeFixture) -> None:
@@ -98,10 +98,10 @@ async def test_the_system_is_read_only_and_scratch_is_private(fixture: RuntimeFi
 
 async def test_the_configuration_of_services_is_hidden(fixture: RuntimeFixture) -> None:
     """It has credentials that everybody can often read."""
-    places = [place for place in ("/etc/default", "/etc/environment", "/etc/systemd") if Path(place).exists()]
-    assert places
+    paths = [path for path in ("/etc/default", "/etc/environment", "/etc/systemd") if Path(path).exists()]
+    assert paths
     await fixture.started("w1")
-    assert await fixture.inside("w1", f"find {' '.join(places)} -mindepth 1; cat /etc/environment 2>&-") == ""
+    assert await fixture.inside("w1", f"find {' '.join(paths)} -mindepth 1; cat /etc/environment 2>&-") == ""
 
 
 async def test_terminals_and_devices_work(fixture: RuntimeFixture) -> None:

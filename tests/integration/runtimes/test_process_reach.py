@@ -18,9 +18,9 @@ from tests.reach import from_here
 from tests.services import Services
 
 VARIANTS = {
-    "sandbox with a network of its own": ("bwrap", "setpriv", "slirp4netns"),
+    "sandbox with a separate network": ("bwrap", "setpriv", "slirp4netns"),
     "sandbox in the host's network": ("bwrap", "setpriv"),
-    "a user of its own": ("setpriv",),
+    "a separate user": ("setpriv",),
 }
 
 

@@ -366,7 +366,7 @@ def test_without_root_a_workspace_has_its_own_network_as_well(fixture: RuntimeFi
 
 
 MEASURE = """
-for place in /tmp /var/tmp /dev/shm; do df --block-size=1 --output=size $place | tail -1; done
+for path in /tmp /var/tmp /dev/shm; do df --block-size=1 --output=size $path | tail -1; done
 df --output=itotal /tmp | tail -1; touch /file /dev/file /run/file /tmp/file && echo written
 """
 
@@ -389,7 +389,7 @@ def test_with_its_own_network_the_number_of_files_in_memory_is_limited_as_well(
 def assert_limited(output: str) -> int:
     """Check the sizes, and that the rest is read-only; return how many files /tmp may have."""
     *numbers, rest = output.split(maxsplit=4)
-    sizes = [tmpfs.size_of(place, BUILT_IN[0].memory_bytes) for place in tmpfs.PARTS]
+    sizes = [tmpfs.size_of(path, BUILT_IN[0].memory_bytes) for path in tmpfs.PARTS]
     assert [int(number) for number in numbers[:3]] == sizes
     assert rest.count("Read-only file system") == 3 and "written" not in rest
     return int(numbers[3])

@@ -142,11 +142,11 @@ async def test_keepers_and_workspaces_leave_codehubs_service(capped: RuntimeFixt
     assert state is not None
     tree = {state.keeper, *descendants(state.keeper.pid)}
     for hierarchy in ("name=systemd:", "0::"):
-        places = {place for process in tree for place in _places(process, hierarchy)}
-        assert all(place.startswith("/codehub/") for place in places), places
+        groups = {group for process in tree for group in _groups_of_process(process, hierarchy)}
+        assert all(group.startswith("/codehub/") for group in groups), groups
 
 
-def _places(process: ProcessId, hierarchy: str) -> list[str]:
+def _groups_of_process(process: ProcessId, hierarchy: str) -> list[str]:
     lines = Path(f"/proc/{process.pid}/cgroup").read_text().splitlines()
     return [line.rpartition(":")[2] for line in lines if hierarchy in line]
 
@@ -331,8 +331,8 @@ async def test_without_groups_limits_apply_to_the_user_and_each_process(
 @pytest.fixture
 def version_2() -> Iterator[Path]:
     """A group of version 2, with or without controllers."""
-    places = [Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")]
-    mounted = [place for place in places if (place / "cgroup.subtree_control").exists()]
+    groups = [Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")]
+    mounted = [group for group in groups if (group / "cgroup.subtree_control").exists()]
     if os.geteuid() != 0 or not mounted:
         pytest.skip("needs root and control groups of version 2")
     group = mounted[0] / f"codehub-test-{os.getpid()}"

@@ -35,7 +35,7 @@ name = "tiny"
 ready_path = "/"
 process = {json.dumps(TINY.process)}
 """
-OWN_NETWORK, HOSTS_NETWORK = "a network of its own", "the host's network"
+OWN_NETWORK, HOSTS_NETWORK = "a separate network", "the host's network"
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ def stage(request: pytest.FixtureRequest) -> Iterator[SystemFixture]:
         shutil.rmtree(directory)
 
 
-def programs_but(missing: str, place: Path) -> str:
+def programs_but(missing: str, links: Path) -> str:
     """Return a PATH with every program but one."""
-    place.mkdir()
+    links.mkdir()
     for directory in os.environ["PATH"].split(os.pathsep):
         for program in Path(directory).glob("*"):
-            if program.name != missing and not os.path.lexists(place / program.name):
-                (place / program.name).symlink_to(program)
-    return str(place)
+            if program.name != missing and not os.path.lexists(links / program.name):
+                (links / program.name).symlink_to(program)
+    return str(links)
 
 
 def set_up(system: System, has_own_network: bool) -> SystemFixture:

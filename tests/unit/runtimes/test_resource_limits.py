@@ -14,8 +14,8 @@ CAPS = Caps(cpus=1.5, memory_bytes=2 << 30, pids=100)
 ALL = "cpu memory pids"
 
 
-def mount(kind: str, place: Path, options: str = "rw", inside: str = "/") -> str:
-    return f"30 20 0:1 {inside} {place} rw,nosuid - {kind} {kind} {options}\n"
+def mount(kind: str, path: Path, options: str = "rw", inside: str = "/") -> str:
+    return f"30 20 0:1 {inside} {path} rw,nosuid - {kind} {kind} {options}\n"
 
 
 def group(path: Path, offered: str = ALL, delegated: str = "") -> Path:
@@ -196,4 +196,4 @@ def test_a_process_joins_the_innermost_groups_alone(tmp_path: Path) -> None:
     """Version 2 delegates no controllers below a group that has processes."""
     groups = [group(tmp_path / name) for name in ("w1", "w1/run", "other")]
     cgroups.join(map(str, groups), 123)
-    assert [(place / "cgroup.procs").read_text() for place in groups] == ["", "123", "123"]
+    assert [(path / "cgroup.procs").read_text() for path in groups] == ["", "123", "123"]
