@@ -211,9 +211,9 @@ def describe(workspace: Workspace, observation: Observation, decision: Decision)
 
 def _differences(workspace: Workspace) -> str:
     known = {str(name): (item.status, item.reason) for name, item in workspace.conditions.items()}
-    rest = {
+    differences = {
         name: value
         for name, value in workspace.__dict__.items()
         if name != "conditions" and value != _ORDINARY[name]
     }
-    return f"{known} {rest}"
+    return f"{known} {differences}"

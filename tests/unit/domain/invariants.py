@@ -336,9 +336,9 @@ def a_home_is_lost_only_after_two_observations_that_found_none(
     newly_lost = decision.after.error_reason in LOSS and before.error_reason not in LOSS
     if not newly_lost or before.home_ctx is None:
         return True
-    looked_before = not before.conditions[VOLUME].status or before.conditions[VOLUME].reason == VANISHED
+    missing_before = not before.conditions[VOLUME].status or before.conditions[VOLUME].reason == VANISHED
     right = isinstance(observation.volume, VolumeFact) and observation.volume.generation == before.home_ctx
-    return looked_before and not isinstance(observation.volume, Unknown) and not right
+    return missing_before and not isinstance(observation.volume, Unknown) and not right
 
 
 @rule
@@ -347,9 +347,9 @@ def a_home_that_two_observations_did_not_find_is_lost(
 ) -> bool:
     """Unless CodeHub removes it, or a recovery or an earlier ERROR comes first."""
     right = isinstance(observation.volume, VolumeFact) and observation.volume.generation == before.home_ctx
-    looked_before = before.conditions[VOLUME].reason in (VANISHED, "Missing")
+    missing_before = before.conditions[VOLUME].reason in (VANISHED, "Missing")
     vanished = (
-        looked_before
+        missing_before
         and not right
         and not isinstance(observation.volume, Unknown)
         and before.home_ctx is not None

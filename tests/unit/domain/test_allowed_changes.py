@@ -1,4 +1,4 @@
-"""Every wish in every state: accepted, or refused with exactly this code."""
+"""Every request in every state: accepted, or rejected with a code."""
 
 from collections.abc import Callable
 from itertools import product
@@ -44,10 +44,10 @@ ERRORS = (None, *ErrorReason)
 REQUESTS = (None, RECOVER, CANCEL)
 
 
-def outcome(ask: Callable[[], object]) -> object:
-    """What came of it: the value, or the code of the Problem."""
+def outcome(call: Callable[[], object]) -> object:
+    """Return the value of the call, or the code of its Problem."""
     try:
-        return ask()
+        return call()
     except Problem as problem:
         assert problem.status == CODES[problem.code]
         assert problem.message
@@ -55,7 +55,7 @@ def outcome(ask: Callable[[], object]) -> object:
 
 
 def states() -> list[Workspace]:
-    """Every combination that a row can hold of what wishes are judged by."""
+    """Return every combination of the columns that the checks depend on."""
     found = []
     for desired, operation, error, request, healthy in product(
         DesiredState, Operation, ERRORS, REQUESTS, (True, False)
@@ -81,14 +81,14 @@ def states() -> list[Workspace]:
 STATES = states()
 
 
-@pytest.mark.parametrize("wish", DesiredState)
-def test_a_wish(wish: DesiredState) -> None:
+@pytest.mark.parametrize("desired", DesiredState)
+def test_a_change_of_the_desired_state(desired: DesiredState) -> None:
     for item in STATES:
         if item.deleted_at is not None:
             expected: object = "WORKSPACE_NOT_FOUND"
-        elif wish in (DesiredState.DELETED, DesiredState.PENDING):
+        elif desired in (DesiredState.DELETED, DesiredState.PENDING):
             expected = "VALIDATION_ERROR"
-        elif item.desired_state is wish:
+        elif item.desired_state is desired:
             expected = False
         elif item.operation is not Operation.NONE or item.request is not None:
             expected = "OPERATION_IN_PROGRESS"
@@ -96,11 +96,11 @@ def test_a_wish(wish: DesiredState) -> None:
             expected = "INVALID_STATE"
         else:
             expected = True
-        assert outcome(lambda item=item: allowed_changes.check_desired_state(item, wish)) == expected
+        assert outcome(lambda item=item: allowed_changes.check_desired_state(item, desired)) == expected
 
 
 def test_a_delete() -> None:
-    """ERROR does not stand in its way."""
+    """ERROR does not prevent it."""
     for item in STATES:
         if item.deleted_at is not None:
             expected = "WORKSPACE_NOT_FOUND"
@@ -169,12 +169,12 @@ def test_a_recover(source: RecoverSource | None, archive_op_id: str | None) -> N
             must_choose = source is None and item.error_reason in lost and not (expected_is_there or volume)
             would_replace = source is not None and volume
             expected = "VALIDATION_ERROR" if incomplete or must_choose or would_replace else None
-        got = outcome(lambda item=item: allowed_changes.check_recover(item, source, archive_op_id))
-        assert got == expected, item
+        found = outcome(lambda item=item: allowed_changes.check_recover(item, source, archive_op_id))
+        assert found == expected, item
 
 
-def test_every_error_has_a_way_out_and_each_way_that_is_shown_is_accepted() -> None:
-    asked = {
+def test_every_error_has_a_recovery_option_and_each_option_is_accepted() -> None:
+    choices = {
         RecoveryOption.LOOK_AGAIN: (None, None),
         RecoveryOption.HOME: (None, None),
         RecoveryOption.ARCHIVE: (RecoverSource.ARCHIVE, OLD_ARCHIVE_OP),
@@ -182,15 +182,15 @@ def test_every_error_has_a_way_out_and_each_way_that_is_shown_is_accepted() -> N
     }
     for base, home, volume, archive in product(STATES, (None, HOME), (True, False), (True, False)):
         item = workspace(**{**base.__dict__, "home_ctx": home, "conditions": conditions(volume, archive)})
-        ways = allowed_changes.recovery_options(item)
+        options = allowed_changes.recovery_options(item)
         accepted = {
             source
-            for source in asked.values()
+            for source in choices.values()
             if outcome(lambda item=item, source=source: allowed_changes.check_recover(item, *source)) is None
         }
-        assert {asked[way] for way in ways} == accepted, item
+        assert {choices[option] for option in options} == accepted, item
         stuck = item.phase is Phase.ERROR and item.deleted_at is None and item.request is None
-        assert bool(ways) or not (stuck and item.operation is Operation.NONE), item
+        assert bool(options) or not (stuck and item.operation is Operation.NONE), item
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_every_error_has_a_way_out_and_each_way_that_is_shown_is_accepted() -> N
     ],
     ids=["container without volume", "lost", "come back", "spoiled archive", "foreign home", "crash loop"],
 )
-def test_the_ways_out_of_each_error(
+def test_the_recovery_options_of_each_error(
     reason: ErrorReason, home: Generation | None, volume: bool, expected: tuple[RecoveryOption, ...]
 ) -> None:
     item = workspace(
@@ -233,12 +233,12 @@ def test_an_archive_is_committed_for_its_own_claim(key: str | None, archive_op_i
     )
 
 
-def test_each_problem_has_its_code_and_words() -> None:
+def test_each_problem_has_a_code_and_a_message() -> None:
     found = {kind.code: kind for kind in Problem.__subclasses__()}
     assert {code: kind.status for code, kind in found.items()} == CODES
     for kind in found.values():
         assert kind().message == (kind.__doc__ or "").strip()
-        assert kind("Other words.", retry_after=3).message == "Other words."
+        assert kind("Another message.", retry_after=3).message == "Another message."
         assert kind(retry_after=3).retry_after == 3
     assert issubclass(problems.WorkspaceNotFound, Problem)
 

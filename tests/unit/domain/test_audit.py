@@ -1,4 +1,4 @@
-"""Audit entries: what they may hold, and that the dashboard has words for each."""
+"""Audit entries: their details and addresses, and the dashboard's texts for them."""
 
 import re
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WEB = Path(__file__).parents[3] / "web" / "src"
 
 
-def test_a_detail_that_an_action_does_not_declare_is_refused() -> None:
+def test_a_detail_that_an_action_does_not_declare_is_rejected() -> None:
     AuditEntry(NOW, CLI, Action.USER_CREATED, details={"role": "user"})
     with pytest.raises(ValueError, match=r"user\.created does not record password"):
         AuditEntry(NOW, CLI, Action.USER_CREATED, details={"password": "x"})
@@ -46,7 +46,7 @@ def test_only_an_address_is_recorded_as_one(given: str, recorded: str | None, ne
     assert network_of(given) == network
 
 
-def test_what_is_wrong_is_a_failure() -> None:
+def test_the_actions_that_are_failures() -> None:
     failures = {action for action in Action if AuditEntry(NOW, CLI, action).outcome is Outcome.FAILURE}
     assert failures == {
         Action.SESSION_FAILED,

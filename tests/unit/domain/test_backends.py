@@ -20,23 +20,23 @@ EVERY = 23
 ELSEWHERE = context(rules=replace(DEFAULT_RULES, backends=Backends("docker", "local-dir")))
 
 
-def test_its_own_workspaces_are_a_coordinators_to_act_on() -> None:
+def test_a_coordinator_acts_on_workspaces_of_its_own_backends() -> None:
     assert why_left_alone(workspace(), OWN) is None
 
 
 @pytest.mark.parametrize(
-    ("other", "words"),
+    ("other", "name"),
     [
         (Backends("docker", "local-dir"), "is on the process runtime, but CodeHub now uses docker"),
         (Backends("process", "pvc"), "is on local-dir storage, but CodeHub now uses pvc"),
     ],
 )
-def test_the_sentence_names_both_backends(other: Backends, words: str) -> None:
+def test_the_sentence_names_both_backends(other: Backends, name: str) -> None:
     sentence = why_left_alone(workspace(), other)
-    assert sentence is not None and words in sentence
+    assert sentence is not None and name in sentence
 
 
-def test_nothing_is_begun_ended_or_destroyed_whatever_is_seen() -> None:
+def test_no_observation_starts_ends_or_deletes_anything() -> None:
     operations = [item for item in Operation if item is not Operation.NONE]
     everything = chain(
         worlds.without_operation(),
@@ -55,7 +55,7 @@ def test_nothing_is_begun_ended_or_destroyed_whatever_is_seen() -> None:
         assert left_alone_message(decision.after) == decision.sentence
 
 
-def test_it_says_so_once_and_takes_it_back_under_its_own_backend() -> None:
+def test_the_message_is_set_once_and_cleared_under_the_right_backend() -> None:
     first = plan(workspace(), observation(), ELSEWHERE)
     again = plan(first.after, observation(), ELSEWHERE)
     assert again.after is first.after

@@ -38,7 +38,7 @@ def warned(name: str, size: int, ago: timedelta = timedelta(minutes=3)) -> Runni
     return RunningHome(name, size, NOW - ago)
 
 
-def test_with_the_reserve_free_nobody_is_warned() -> None:
+def test_no_warning_while_the_reserve_is_free() -> None:
     relief = choose_disk_actions(DiskState(free=GIB), [RunningHome("hog", 40 * GIB)], RULES, NOW)
     assert (relief.warn, relief.stop) == ((), ())
 
@@ -52,15 +52,15 @@ def test_the_largest_is_warned_first_and_stopped_after_the_grace() -> None:
     assert ids(late.stop) == ["hog"]
 
 
-def test_one_is_stopped_at_a_time_and_its_space_counts_as_to_come() -> None:
-    """Stopping frees nothing at once; the archive does later."""
+def test_one_workspace_is_stopped_at_a_time_and_its_space_counts_as_expected() -> None:
+    """A stop frees no space. The archive frees it later."""
     homes = [warned("a", 2 * GIB), warned("b", 2 * GIB + 1), warned("c", 100 * MIB)]
     assert ids(choose_disk_actions(LOW, homes, RULES, NOW).stop) == ["b"]
     after = DiskState(LOW.free, expected=2 * GIB)
     assert choose_disk_actions(after, [homes[0], homes[2]], RULES, NOW).stop == ()
 
 
-def test_below_a_quarter_of_the_reserve_nothing_to_come_counts() -> None:
+def test_below_a_quarter_of_the_reserve_expected_space_does_not_count() -> None:
     urgent = DiskState(free=200 * MIB, expected=50 * GIB)
     homes = [warned("a", 5 * GIB), warned("b", 5 * GIB), warned("c", 100 * MIB)]
     assert ids(choose_disk_actions(urgent, homes, RULES, NOW).stop) == ["a", "b"]
@@ -72,11 +72,11 @@ def test_the_share_shrinks_with_the_last_quarter_so_that_a_small_writer_is_reach
     assert ids(choose_disk_actions(DiskState(free=25 * MIB), homes, RULES, NOW).stop) == ["other", "writer"]
 
 
-def test_a_lone_home_is_stopped_although_nobody_is_smaller() -> None:
+def test_a_single_home_is_stopped() -> None:
     assert ids(choose_disk_actions(LOW, [warned("only", 3 * GIB)], RULES, NOW).stop) == ["only"]
 
 
-def test_a_home_that_holds_next_to_nothing_is_left_alone() -> None:
+def test_a_tiny_home_is_left_alone() -> None:
     assert choose_disk_actions(DiskState(free=0), [warned("tiny", 100 * MIB)], RULES, NOW).stop == ()
 
 
@@ -124,7 +124,7 @@ def test_short_of_inodes_the_home_with_the_most_files_is_stopped() -> None:
     )
 
 
-def test_what_is_said_names_the_numbers_and_what_to_do() -> None:
+def test_messages_name_the_numbers_and_what_to_do() -> None:
     stopped = choose_disk_actions(LOW, [warned("hog", 41 * GIB)], RULES, NOW).stop[0].message
     assert stopped == (
         "Stopped: the disk has 600 MiB left (reserve 1.0 GiB) and this home has 41.0 GiB, more than its "
@@ -141,7 +141,7 @@ sizes = st.lists(st.integers(0, 100 * GIB), min_size=1, max_size=12)
 
 
 @given(sizes, st.integers(0, 4 * GIB))
-def test_homes_cut_to_the_level_give_back_what_is_missing(found: list[int], missing: int) -> None:
+def test_homes_cut_to_the_size_free_the_missing_space(found: list[int], missing: int) -> None:
     level = largest_after_freeing(found, missing)
     given_back = sum(max(size - level, 0) for size in found)
     assert given_back >= min(missing, sum(found))
@@ -149,7 +149,7 @@ def test_homes_cut_to_the_level_give_back_what_is_missing(found: list[int], miss
 
 
 @given(sizes, st.integers(0, 2 * GIB), st.integers(0, 60 * GIB))
-def test_nobody_at_or_below_the_share_is_touched(found: list[int], free: int, expected: int) -> None:
+def test_no_home_at_or_below_the_share_is_stopped(found: list[int], free: int, expected: int) -> None:
     disk = DiskState(free, expected)
     share = share_of(disk, found, RULES) if free < RULES.reserve else max(found)
     for seen in (timedelta(0), timedelta(hours=1)):

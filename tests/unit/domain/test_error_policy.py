@@ -33,7 +33,7 @@ GIVEN = [reason for reason in ErrorReason if reason is not ErrorReason.RetryExce
 
 
 @pytest.mark.parametrize("reason", GIVEN)
-def test_the_verdict_on_one_more_failure(reason: ErrorReason) -> None:
+def test_the_outcome_of_one_more_failure(reason: ErrorReason) -> None:
     for max_retries, count in product((1, 3, 5), range(6)):
         policy = replace(POLICY, max_retries=max_retries)
         outcome = failure_outcome(Failure(reason, "words"), count, policy, NOW, 0.0)
@@ -96,7 +96,7 @@ def test_a_failure_keeps_the_claim_or_ends_it_in_one_step(reason: ErrorReason) -
 
 
 @pytest.mark.parametrize("first", sorted(oracle.TERMINAL))
-def test_the_first_cause_of_an_error_stays_on_record(first: ErrorReason) -> None:
+def test_the_first_cause_of_an_error_stays_recorded(first: ErrorReason) -> None:
     for then in GIVEN:
         item = workspace(
             operation=Operation.STOPPING,
@@ -114,7 +114,7 @@ def test_the_first_cause_of_an_error_stays_on_record(first: ErrorReason) -> None
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize("key", [None, KEY])
 @pytest.mark.parametrize("operation", Operation)
-def test_a_home_removed_by_our_own_hand_does_not_pass_for_lost(
+def test_a_home_that_codehub_removed_does_not_count_as_lost(
     there: bool, key: str | None, operation: Operation
 ) -> None:
     item = workspace(operation=operation, home_ctx=HOME, archive_key=key, conditions=conditions(there, True))
@@ -129,7 +129,7 @@ def test_a_home_removed_by_our_own_hand_does_not_pass_for_lost(
 
 
 @pytest.mark.parametrize("operation", DEFAULT_TIMEOUTS)
-def test_progress_restarts_the_clock(operation: Operation) -> None:
+def test_progress_restarts_the_timeout(operation: Operation) -> None:
     limit, second = DEFAULT_TIMEOUTS[operation], timedelta(seconds=1)
     begun = workspace(operation=operation, op_started_at=NOW)
     assert not is_timed_out(begun, context(NOW + limit))
@@ -140,7 +140,7 @@ def test_progress_restarts_the_clock(operation: Operation) -> None:
 
 
 @pytest.mark.parametrize("pulled", [True, False])
-def test_layers_that_are_pulled_restart_the_clock_of_a_start(pulled: bool) -> None:
+def test_pulled_layers_restart_the_timeout_of_a_start(pulled: bool) -> None:
     began = NOW - timedelta(hours=1)
     item = workspace(
         operation=Operation.STARTING, op_started_at=began, home_ctx=HOME, conditions=conditions(True, False)

@@ -35,25 +35,25 @@ def test_a_flush_that_redis_no_longer_has_leaves_idle_unknown_until_the_next_one
         assert not lost.lost and not lost.gone
 
 
-def test_a_silent_gateway_is_lost_and_not_waited_for() -> None:
+def test_a_silent_gateway_counts_as_lost() -> None:
     lost = found(one=GatewayReport(HOUR + SECOND, 3), two=GatewayReport(SECOND))
     assert lost == Assessment(NOW - SECOND, lost=frozenset({"one"}), gone=frozenset({"one"}))
     assert found(one=GatewayReport(HOUR + SECOND)).uses_known_until == NOW
 
 
-def test_one_that_ended_beside_another_goes_and_restarts_no_clock() -> None:
+def test_a_gateway_that_ends_beside_another_restarts_no_idle_time() -> None:
     for silence in (SECOND, 2 * MINUTE, 2 * HOUR):
         left = found({"one": 3}, one=ended(silence, 3), two=GatewayReport(SECOND))
         assert left == Assessment(NOW - SECOND, gone=frozenset({"one"}))
 
 
-def test_one_whose_last_flush_is_missing_from_redis_is_lost() -> None:
+def test_a_gateway_whose_last_flush_is_missing_from_redis_is_lost() -> None:
     for others in ({}, {"two": GatewayReport(SECOND)}):
         lost = found({"one": 2}, one=ended(flushes=3), **others)
         assert lost.lost == lost.gone == {"one"}
 
 
-def test_the_last_one_is_remembered_until_it_counts_as_lost() -> None:
+def test_the_last_gateway_is_remembered_until_it_counts_as_lost() -> None:
     left = found({"one": 3}, one=ended(30 * MINUTE, 3))
     assert left == Assessment(None, "no gateway runs")
     lost = found({"one": 3}, one=ended(2 * HOUR, 3))

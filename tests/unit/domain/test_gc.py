@@ -34,7 +34,7 @@ def test_an_older_archive_that_was_replaced_is_not_protected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("holder", "words"),
+    ("holder", "reason"),
     [
         (replace(LIVING, archive_key=ITEM.key), "the archive of its workspace"),
         (replace(LIVING, archive_op_id=ITEM.archive_op_id), "last archive operation"),
@@ -47,8 +47,8 @@ def test_an_older_archive_that_was_replaced_is_not_protected() -> None:
         (replace(LIVING, left_alone=True, deleted_at=NOW, purged_at=NOW), "another backend"),
     ],
 )
-def test_each_protection_alone(holder: ArchiveHolder, words: str) -> None:
-    assert words in (protection(ITEM, holder, PRESENT) or "")
+def test_each_protection_alone(holder: ArchiveHolder, reason: str) -> None:
+    assert reason in (protection(ITEM, holder, PRESENT) or "")
 
 
 def test_an_archive_stays_while_the_one_that_replaced_it_is_not_seen() -> None:
@@ -90,7 +90,7 @@ def test_an_unknown_workspace_protects_nothing_but_its_archives_are_quarantined(
         assert (item in swept.remove) == gone
 
 
-def test_an_empty_database_is_a_lost_database_and_nothing_goes() -> None:
+def test_an_empty_database_counts_as_lost_and_no_archive_is_removed() -> None:
     item = stored()
     swept = sweep([item], {}, {item.key: NOW - 2 * RULES.retention}, RULES, NOW)
     assert "has no workspaces" in (swept.alarm or "")
@@ -108,7 +108,7 @@ def test_an_orphan_waits_for_its_grace(age: timedelta, purged: bool) -> None:
     assert set(swept.remove) == (orphans if age >= RULES.orphan_grace else set())
 
 
-def test_half_an_archive_replaces_none() -> None:
+def test_an_incomplete_archive_replaces_none() -> None:
     half = StoredArchive(KEYS[3], ID, OP_IDS[3], 100, complete=False)
     long_ago = dict.fromkeys(KEYS, NOW - 2 * RULES.retention)
     assert sweep([ITEM, half], {ID: LIVING}, long_ago, RULES, NOW).remove == ()
@@ -126,8 +126,8 @@ def test_an_orphan_is_first_seen_now_and_forgotten_once_it_is_protected() -> Non
     assert dict(sweep([newest], {ID: LIVING}, first.first_seen, RULES, later).first_seen) == {}
 
 
-def a_store(total: int, orphans: int) -> tuple[list[StoredArchive], dict[str, ArchiveHolder]]:
-    """So many archives, the first of them of workspaces that the database does not know."""
+def store_with_orphans(total: int, orphans: int) -> tuple[list[StoredArchive], dict[str, ArchiveHolder]]:
+    """Return archives, the first of them of workspaces that are not in the database."""
     listed = [stored(number, f"01ws{number:022}") for number in range(total)]
     holders = {
         item.workspace_id: ArchiveHolder(
@@ -141,7 +141,7 @@ def a_store(total: int, orphans: int) -> tuple[list[StoredArchive], dict[str, Ar
 @pytest.mark.parametrize("total", [0, 1, 9, 19, 20, 21, 29, 30, 40, 100])
 def test_the_mass_guard(total: int) -> None:
     for orphans in range(total + 1):
-        listed, holders = a_store(total, orphans)
+        listed, holders = store_with_orphans(total, orphans)
         long_ago = {item.key: NOW - timedelta(days=30) for item in listed}
         swept = sweep(listed, holders, long_ago, RULES, NOW)
         alarmed = (total >= 20 and orphans / total > 0.1) or 0 < total == orphans
@@ -150,8 +150,8 @@ def test_the_mass_guard(total: int) -> None:
         assert len(swept.first_seen) == orphans, "an alarm does not forget since when"
 
 
-def test_what_is_expected_to_go_raises_no_alarm() -> None:
-    """A newer archive replaced them, or their workspaces were purged: the ordinary garbage of a busy day."""
+def test_expected_garbage_raises_no_alarm() -> None:
+    """Archives of purged workspaces, and archives that a newer one has replaced."""
     listed = [stored(number) for number in range(40)]
     replaced = ArchiveHolder(
         listed[-1].key, listed[-1].archive_op_id, Phase.ARCHIVED, None, None, frozenset()
@@ -163,7 +163,7 @@ def test_what_is_expected_to_go_raises_no_alarm() -> None:
         assert (swept.alarm, len(swept.remove)) == (None, removed)
 
 
-def test_a_living_workspace_without_an_archive_key_counts_as_suspicious() -> None:
+def test_an_orphan_of_a_workspace_without_an_archive_key_counts_as_suspicious() -> None:
     listed = [stored(number) for number in range(40)]
     holder = ArchiveHolder(None, None, Phase.STANDBY, None, None, frozenset())
     long_ago = {item.key: NOW - timedelta(days=30) for item in listed}

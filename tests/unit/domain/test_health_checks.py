@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[3]
 GOOD = dict.fromkeys(CheckName, CheckResult(True, "Good."))
 
 
-def test_every_check_is_vital_or_the_leaders_but_for_the_databases_space_and_has_a_remedy() -> None:
+def test_every_check_has_one_kind_and_a_remedy() -> None:
     assert {*VITAL, *LEADER_CHECKS, CheckName.DATABASE_SPACE} == set(CheckName) == set(REMEDIES)
     assert not set(VITAL) & set(LEADER_CHECKS)
 
 
 @pytest.mark.parametrize("name", CheckName)
-def test_only_a_vital_check_that_fails_takes_readiness_away(name: CheckName) -> None:
+def test_only_a_failing_vital_check_makes_a_part_unready(name: CheckName) -> None:
     found = with_remedies(GOOD | {name: CheckResult(False, "Bad.")})
     assert found.ready is (name not in VITAL)
     assert found.degraded == ([] if name in VITAL else [name])
@@ -37,7 +37,7 @@ def test_only_a_vital_check_that_fails_takes_readiness_away(name: CheckName) -> 
     }
 
 
-def test_a_result_stands_for_three_minutes() -> None:
+def test_a_result_is_valid_for_three_minutes() -> None:
     found = DatedCheckResult(True, "Good.", 180.0)
     assert judge_leader_check(found) == CheckResult(True, "Good.")
     old = judge_leader_check(replace(found, age=600.0))

@@ -61,7 +61,7 @@ def does_nothing(decision: Decision) -> bool:
 
 
 @pytest.mark.parametrize("attempt", [OWN, EARLIER_OPERATION])
-def test_an_ide_that_does_not_answer_has_half_of_the_time(attempt: str) -> None:
+def test_a_hung_ide_is_replaced_after_half_of_the_timeout(attempt: str) -> None:
     item = starting(NOW)
     just = seen(item, NOW + LIMIT / 2, attempt=attempt, silent_since=NOW)
     assert does_nothing(just)
@@ -70,20 +70,20 @@ def test_an_ide_that_does_not_answer_has_half_of_the_time(attempt: str) -> None:
 
 
 @pytest.mark.parametrize("attempt", [OWN, EARLIER_OPERATION])
-def test_the_time_of_an_ide_begins_when_it_is_first_seen(attempt: str) -> None:
-    """Its image may have been pulled for long; another leader may have looked at it before."""
+def test_the_timeout_of_an_ide_begins_when_it_is_first_observed(attempt: str) -> None:
+    """The pull of its image may have taken long, or another leader may have observed it before."""
     item = starting(NOW - LIMIT * 0.9)
     for first_seen in (NOW, None):
         assert does_nothing(seen(item, NOW + SECOND, attempt=attempt, silent_since=first_seen))
 
 
-def test_an_ide_of_an_earlier_operation_was_silent_before_but_has_its_time_now() -> None:
+def test_an_ide_of_an_earlier_operation_has_half_of_the_timeout_from_the_start_of_this_one() -> None:
     item = starting(NOW)
     long_silent = NOW - timedelta(hours=1)
     assert does_nothing(seen(item, NOW + SECOND, attempt=EARLIER_OPERATION, silent_since=long_silent))
 
 
-def test_a_hung_ide_of_an_earlier_operation_is_removed_and_the_timeline_says_so_once() -> None:
+def test_a_hung_ide_of_an_earlier_operation_is_removed_with_one_timeline_entry() -> None:
     now = NOW + LIMIT * 0.6
     first = seen(starting(NOW), now, attempt=EARLIER_OPERATION, silent_since=NOW)
     assert (first.event, first.effect) == (TimelineEvent.REPLACED, DeleteContainer())
@@ -112,7 +112,7 @@ def test_a_start_that_hangs_is_a_failed_attempt_of_the_same_operation() -> None:
     assert gone.effect == StartContainer(job_id(OP, 1), HOME)
 
 
-def test_one_that_answers_after_all_is_taken_as_it_is() -> None:
+def test_a_slow_ide_that_answers_in_the_end_is_kept() -> None:
     now = NOW + LIMIT * 0.6
     failed = seen(starting(NOW), now, attempt=OWN, silent_since=NOW).after
     answers = observation(replace(READY_CONTAINER, op_id=OWN), volume(), at=now + SECOND)
@@ -124,7 +124,7 @@ def test_one_that_answers_after_all_is_taken_as_it_is() -> None:
     )
 
 
-def test_the_second_ide_has_the_whole_time_and_is_not_replaced() -> None:
+def test_the_second_ide_has_the_whole_timeout_and_is_not_replaced() -> None:
     hung_at = NOW + LIMIT * 0.6
     item = seen(starting(NOW), hung_at, attempt=OWN, silent_since=NOW).after
     second = job_id(OP, 1)
@@ -138,7 +138,7 @@ def test_the_second_ide_has_the_whole_time_and_is_not_replaced() -> None:
 @pytest.mark.parametrize(
     ("count", "retries"), [(1, 3), (2, 3), (0, 1)], ids=["failed once", "failed twice", "no retries"]
 )
-def test_without_a_failure_to_spare_an_ide_has_the_whole_time(count: int, retries: int) -> None:
+def test_an_ide_whose_replacement_would_end_in_error_has_the_whole_timeout(count: int, retries: int) -> None:
     rules = replace(DEFAULT_RULES, retry=RetryPolicy(max_retries=retries))
     item = starting(NOW, error_count=count)
     given = replace(context(), rules=rules)
@@ -147,18 +147,18 @@ def test_without_a_failure_to_spare_an_ide_has_the_whole_time(count: int, retrie
     assert does_nothing(shown)
 
 
-def test_one_that_was_started_although_the_start_failed_has_its_time() -> None:
-    """A call that fails may have started it: it is waited for like any other."""
+def test_an_ide_that_runs_although_its_start_failed_has_its_timeout() -> None:
+    """A call that fails may still have started the IDE."""
     item = starting(NOW, error_count=1)
     assert does_nothing(seen(item, NOW + LIMIT / 2, attempt=OWN, silent_since=NOW))
 
 
-def test_a_container_that_nobody_knows_is_not_judged() -> None:
+def test_an_unknown_container_is_not_replaced() -> None:
     assert does_nothing(seen(starting(NOW), NOW + LIMIT * 0.9, attempt=None, silent_since=NOW))
 
 
 @pytest.mark.parametrize("lived", [timedelta(minutes=1), timedelta(hours=1)])
-def test_an_ide_that_stops_answering_is_not_said_to_have_ended(lived: timedelta) -> None:
+def test_an_ide_that_stops_answering_is_not_reported_as_ended(lived: timedelta) -> None:
     item = workspace(
         started_at=NOW - lived, home_ctx=HOME, phase=Phase.RUNNING,
         conditions=conditions(True, exists=True, ready=True),

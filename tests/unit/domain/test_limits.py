@@ -9,7 +9,7 @@ from codehub.domain.limits import Limits, Usage, WorkspaceCounts, admit, admit_u
 from codehub.domain.problems import RunningLimitExceeded, WorkspaceLimitExceeded
 
 
-def test_one_more_is_admitted_exactly_while_both_limits_have_room() -> None:
+def test_one_more_may_run_while_both_limits_allow_it() -> None:
     for per_user, everyone, user, others in product(range(4), range(5), range(5), range(5)):
         usage, limits = Usage(user, user + others), Limits(per_user, everyone)
         if user < per_user and user + others < everyone:

@@ -52,7 +52,9 @@ def seen(item: object, shown: object, name: ConditionName) -> Condition:
 
 @pytest.mark.parametrize("before", BEFORE, ids=str)
 @pytest.mark.parametrize("operation", Operation)
-def test_what_cannot_be_seen_keeps_its_value_and_says_so(before: Condition, operation: Operation) -> None:
+def test_an_unknown_resource_keeps_its_condition_with_a_reason(
+    before: Condition, operation: Operation
+) -> None:
     known = conditions(before, before, before, before)
     item = workspace(conditions=known, operation=operation, home_ctx=HOME, archive_key=KEY)
     after = apply_observation(item, observation(UNKNOWN, UNKNOWN, UNKNOWN), NOW).conditions
@@ -64,7 +66,7 @@ def test_what_cannot_be_seen_keeps_its_value_and_says_so(before: Condition, oper
 
 @pytest.mark.parametrize("operation", Operation)
 @pytest.mark.parametrize("before", BEFORE, ids=str)
-def test_a_volume_is_ready_with_the_marker_that_is_expected(before: Condition, operation: Operation) -> None:
+def test_a_volume_with_the_expected_marker_is_ready(before: Condition, operation: Operation) -> None:
     makes = operation in (Operation.PROVISIONING, Operation.RESTORING)
     home = None if makes else HOME
     item = workspace(conditions=conditions(before), operation=operation, home_ctx=home)
@@ -76,7 +78,7 @@ def test_a_volume_is_ready_with_the_marker_that_is_expected(before: Condition, o
 
 
 @pytest.mark.parametrize("shown", NOT_OURS, ids=str)
-def test_a_home_vanishes_in_two_looks(shown: object) -> None:
+def test_a_home_is_missing_after_two_observations(shown: object) -> None:
     item = workspace(conditions=conditions(volume=True), home_ctx=HOME)
     once = apply_observation(item, observation(None, shown), NOW)  # type: ignore[arg-type]
     assert (once.conditions[VOLUME].status, once.conditions[VOLUME].reason) == (True, VANISHED)
@@ -88,7 +90,7 @@ def test_a_home_vanishes_in_two_looks(shown: object) -> None:
     assert apply_observation(twice, replace(fresh, at=NOW), NOW) == twice
 
 
-def test_an_unknown_between_the_two_looks_starts_over() -> None:
+def test_an_unknown_between_the_two_observations_starts_over() -> None:
     item = workspace(conditions=conditions(volume=condition(True, VANISHED)), home_ctx=HOME)
     blind = apply_observation(item, observation(None, UNKNOWN), NOW)
     again = apply_observation(blind, observation(None, None, at=NOW), NOW)
@@ -103,7 +105,9 @@ def test_a_home_that_comes_back_is_ready_at_once() -> None:
 
 @pytest.mark.parametrize("operation", Operation)
 @pytest.mark.parametrize("key", [None, OLD_KEY, KEY])
-def test_only_a_committed_archive_lets_its_volume_go_at_once(operation: Operation, key: str | None) -> None:
+def test_only_after_a_committed_archive_may_a_volume_be_missing_at_once(
+    operation: Operation, key: str | None
+) -> None:
     item = workspace(
         conditions=conditions(volume=True),
         operation=operation,
@@ -119,7 +123,7 @@ def test_only_a_committed_archive_lets_its_volume_go_at_once(operation: Operatio
     ("shown", "reason"),
     [(None, "NoVolume"), (volume(None), "Unfinished"), (volume(FOREIGN_OP), "ForeignGeneration")],
 )
-def test_a_volume_that_nobody_expects_is_not_ready(shown: object, reason: str) -> None:
+def test_an_unexpected_volume_is_not_ready(shown: object, reason: str) -> None:
     for before in (True, False):
         item = workspace(conditions=conditions(volume=before))
         after = seen(item, observation(None, shown), VOLUME)
@@ -135,7 +139,7 @@ def test_the_archive_condition_is_about_the_archive_key(operation: Operation) ->
             operation=operation,
             archive_op_id=ARCHIVE_OP,
         )
-        assert seen(item, observation(None, None), ARCHIVE) == before, "not looked at"
+        assert seen(item, observation(None, None), ARCHIVE) == before, "not observed"
         for archive_op_id, its_key in ((OLD_ARCHIVE_OP, OLD_KEY), (ARCHIVE_OP, KEY)):
             after = seen(item, observation(None, None, archive(archive_op_id)), ARCHIVE)
             assert after.status == (key == its_key or before.status)
@@ -150,7 +154,7 @@ def test_the_archive_condition_is_about_the_archive_key(operation: Operation) ->
             assert (after.status, after.reason) == (before.status, VANISHED)
 
 
-def test_an_archive_that_was_never_seen_is_missing_after_two_looks_as_well() -> None:
+def test_an_archive_that_was_never_seen_is_missing_after_two_observations() -> None:
     item = workspace(conditions=conditions(archive=condition(False, "NotObserved")), archive_key=KEY)
     once = apply_observation(item, observation(None, None, None), NOW)
     assert once.conditions[ARCHIVE].reason == VANISHED
@@ -179,7 +183,7 @@ def test_the_container(shown: ContainerFact | None, was_ready: bool, silence: ti
 
 @pytest.mark.parametrize("shown", [*CONTAINERS, UNKNOWN], ids=str)
 @pytest.mark.parametrize("was_ready", [True, False])
-def test_the_way_in_is_known_exactly_while_it_is_ready(
+def test_the_upstream_is_known_exactly_while_the_ide_is_ready(
     shown: ContainerFact | Unknown | None, was_ready: bool
 ) -> None:
     old = "unix:/old.sock" if was_ready else None
@@ -194,7 +198,7 @@ def test_the_way_in_is_known_exactly_while_it_is_ready(
 
 
 @pytest.mark.parametrize("operation", Operation)
-def test_a_container_without_its_volume_is_the_violation(operation: Operation) -> None:
+def test_a_container_without_its_volume_is_unhealthy(operation: Operation) -> None:
     for was_healthy, home, container, gone in product(
         (True, False), (None, HOME), (None, EXITED_CONTAINER), (True, False)
     ):
@@ -207,7 +211,7 @@ def test_a_container_without_its_volume_is_the_violation(operation: Operation) -
         assert after.status == (not (violated and begins_here))
 
 
-def test_nothing_new_moves_nothing() -> None:
+def test_an_observation_without_news_changes_nothing() -> None:
     item = workspace(home_ctx=HOME, archive_key=KEY)
     first = apply_observation(item, observation(READY_CONTAINER, volume(), archive()), NOW)
     assert first.observed_at == LOOKED_AT
@@ -217,7 +221,7 @@ def test_nothing_new_moves_nothing() -> None:
     )
 
 
-def test_a_transition_time_moves_with_the_status_alone() -> None:
+def test_a_transition_time_changes_only_with_the_status() -> None:
     old = conditions(volume=condition(True, "Ready", "", EARLIER))
     assert updated_condition(old, VOLUME, True, "Ready", "", NOW) is old[VOLUME]
     assert updated_condition(old, VOLUME, True, "Other", "words", NOW) == Condition(
@@ -226,7 +230,7 @@ def test_a_transition_time_moves_with_the_status_alone() -> None:
     assert updated_condition(old, VOLUME, False, "Other", "", NOW) == Condition(False, "Other", "", NOW)
 
 
-def test_silence_begins_with_the_first_look_without_an_answer() -> None:
+def test_silence_begins_with_the_first_observation_without_an_answer() -> None:
     assert silent_since(None, True, NOW) is None
     assert silent_since(EARLIER, True, NOW) is None
     assert silent_since(None, False, NOW) == NOW

@@ -39,7 +39,7 @@ PATHS = PathRedactor(
         ("/home/coder/project", "/home/coder/project"),
     ],
 )
-def test_a_message_as_its_readers_see_it(text: str, shown: str) -> None:
+def test_paths_of_the_host_are_redacted(text: str, shown: str) -> None:
     assert PATHS.redact(text) == shown
 
 

@@ -65,7 +65,7 @@ HOUR = timedelta(hours=1)
 def world(
     level: str, *, exists: bool = False, key: str | None = KEY, **given: Any
 ) -> tuple[Workspace, Observation]:
-    """A workspace that stands where the look shows it."""
+    """Return a workspace at a level, and an observation that agrees."""
     has_home = level in ("STANDBY", "RUNNING")
     is_stored = level == "ARCHIVED"
     is_ready = level == "RUNNING"
@@ -80,7 +80,7 @@ def world(
 
 
 @pytest.mark.parametrize("level", ["PENDING", "ARCHIVED", "STANDBY", "RUNNING"])
-def test_what_is_claimed_is_what_the_table_says(level: str) -> None:
+def test_the_claimed_operation_follows_the_table(level: str) -> None:
     for desired, exists in product(DesiredState, (False, True)):
         item, shown = world(level, exists=exists, desired_state=desired)
         decision = plan(item, shown, context())
@@ -150,7 +150,7 @@ def test_the_next_effect(
     assert (decision.after.operation, decision.event) == (operation, None)
 
 
-def test_the_archive_is_committed_before_its_volume_is_touched() -> None:
+def test_the_archive_is_committed_before_its_volume_is_deleted() -> None:
     shown = observation(None, volume(), archive(), job=job(J.SUCCEEDED))
     decision = plan(workspace(operation=O.ARCHIVING, **LIVE), shown, context())
     assert (decision.after.archive_key, decision.event, decision.archive) == (
@@ -162,7 +162,7 @@ def test_the_archive_is_committed_before_its_volume_is_touched() -> None:
     assert plan(decision.after, shown, context()).effect == DeleteVolume(deletion_job_id(OP, 0), HOME)
 
 
-def test_the_timeline_says_what_the_archive_left_out() -> None:
+def test_the_timeline_names_what_the_archive_left_out() -> None:
     done = replace(job(J.SUCCEEDED), left_out="left out 1 pipe: it cannot be archived (./p)")
     decision = plan(
         workspace(operation=O.ARCHIVING, **LIVE), observation(None, volume(), archive(), job=done), context()
@@ -171,7 +171,7 @@ def test_the_timeline_says_what_the_archive_left_out() -> None:
     assert decision.sentence.endswith(". It left out 1 pipe: it cannot be archived (./p).")
 
 
-def test_an_archive_that_was_complete_when_the_home_was_lost_is_put_on_record() -> None:
+def test_an_archive_that_was_complete_when_the_home_was_lost_is_recorded() -> None:
     gone = {"conditions": conditions(volume=True) | {VOLUME: condition(True, VANISHED)}, "home_ctx": HOME}
     item = workspace(operation=O.ARCHIVING, archive_key=OLD_KEY, **gone)
     lost = plan(item, observation(None, None, archive()), context())
@@ -179,7 +179,7 @@ def test_an_archive_that_was_complete_when_the_home_was_lost_is_put_on_record() 
     assert lost.after.archive_key == OLD_KEY, "its owner chooses"
 
 
-def test_a_clock_that_is_put_back_holds_up_no_operation() -> None:
+def test_a_clock_that_is_set_back_delays_no_operation() -> None:
     item = workspace(operation=O.STARTING, op_started_at=NOW + 9 * HOUR, progress_at=NOW + 9 * HOUR, **LIVE)
     ready = observation(READY_CONTAINER, volume())
     noticed = plan(item, ready, context())
@@ -189,7 +189,7 @@ def test_a_clock_that_is_put_back_holds_up_no_operation() -> None:
     assert finished.event is TimelineEvent.FINISHED
 
 
-def test_a_clock_that_is_put_back_holds_up_no_retry_and_no_second_look() -> None:
+def test_a_clock_that_is_set_back_delays_no_retry_and_no_second_observation() -> None:
     item, shown = world("STANDBY", next_retry_at=NOW + 9 * HOUR, desired_state=DesiredState.RUNNING)
     assert plan(item, shown, context()).after.operation is O.STARTING
     vanished = conditions(archive=True) | {ARCHIVE: condition(True, VANISHED)}
@@ -254,11 +254,13 @@ def test_progress_is_kept_with_its_time() -> None:
     moving = observation(job=job(J.RUNNING, progress=Progress(5, 10)))
     after = plan(item, moving, context()).after
     assert (after.progress, after.progress_at) == (Progress(5, 10), NOW)
-    assert plan(after, moving, context(NOW + HOUR)).effect == CancelJob(job_id(OP, 0)), "it stands still"
+    assert plan(after, moving, context(NOW + HOUR)).effect == CancelJob(job_id(OP, 0)), (
+        "there is no further progress"
+    )
 
 
 @pytest.mark.parametrize("operation", [item for item in Operation if item is not Operation.NONE])
-def test_a_time_out_stops_first_what_was_begun(operation: Operation) -> None:
+def test_a_timeout_first_stops_what_was_begun(operation: Operation) -> None:
     given = STORED if operation in (O.RESTORING, O.DELETING) else {}
     if operation in (O.ARCHIVING, O.STARTING, O.STOPPING):
         given = LIVE
@@ -296,7 +298,7 @@ def test_an_ide_that_ends_right_after_its_start_is_a_failure_of_that_attempt(cou
 @pytest.mark.parametrize("lived", [timedelta(0), STABLE_AFTER - timedelta(seconds=1), STABLE_AFTER])
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("desired", DesiredState)
-def test_a_death_is_counted_when_it_was_early_and_codehub_was_there(
+def test_an_early_end_counts_as_a_failure_if_codehub_was_running(
     lived: timedelta, is_first: bool, desired: DesiredState
 ) -> None:
     item, shown = world("STANDBY", desired_state=desired, started_at=NOW - lived)
@@ -319,7 +321,7 @@ def test_the_timeline_names_why_an_ide_ended_after_hours() -> None:
 
 
 @pytest.mark.parametrize("lived", [STABLE_AFTER - timedelta(seconds=1), STABLE_AFTER])
-def test_ten_minutes_of_readiness_forgive(lived: timedelta) -> None:
+def test_after_ten_minutes_earlier_failures_no_longer_count(lived: timedelta) -> None:
     item, shown = world(
         "RUNNING", started_at=NOW - lived, error_count=2, error_reason=ErrorReason.ActionFailed
     )
@@ -331,7 +333,7 @@ def test_ten_minutes_of_readiness_forgive(lived: timedelta) -> None:
 LOST = {"error_reason": ErrorReason.DataLost, "error_count": 1, "error_message": "gone"}
 
 
-def test_a_recover_resets_the_error_and_judges_anew() -> None:
+def test_a_recovery_clears_the_error() -> None:
     item, shown = world("STANDBY", request=RECOVER, **LOST)
     decision = plan(item, shown, context())
     after = decision.after
@@ -347,7 +349,7 @@ def test_a_recover_resets_the_error_and_judges_anew() -> None:
 
 @pytest.mark.parametrize(("request_", "key"), [(RECOVER_ARCHIVE, OLD_KEY), (RECOVER_EMPTY, None)])
 @pytest.mark.parametrize("shown", [None, EXITED_CONTAINER])
-def test_a_recover_with_a_choice_forgets_the_lost_home(request_: Any, key: str | None, shown: Any) -> None:
+def test_a_recovery_with_a_choice_forgets_the_lost_home(request_: Any, key: str | None, shown: Any) -> None:
     gone = conditions(
         volume=condition(False, MISSING),
         archive=condition(False, MISSING),
@@ -365,7 +367,7 @@ def test_a_recover_with_a_choice_forgets_the_lost_home(request_: Any, key: str |
 
 
 @pytest.mark.parametrize("request_", [RECOVER_ARCHIVE, RECOVER_EMPTY])
-def test_a_choice_does_not_replace_a_home_that_came_back_or_cannot_be_seen(request_: Any) -> None:
+def test_a_choice_does_not_replace_a_home_that_came_back_or_is_unknown(request_: Any) -> None:
     known = conditions(volume=condition(False, MISSING))
     item = workspace(conditions=known, home_ctx=HOME, archive_key=KEY, request=request_, **LOST)
     back = plan(item, observation(None, volume()), context())
@@ -375,7 +377,7 @@ def test_a_choice_does_not_replace_a_home_that_came_back_or_cannot_be_seen(reque
     assert (blind.after.home_ctx, blind.consume) == (HOME, False)
 
 
-def test_a_recovery_that_cannot_set_a_home_aside_ends_and_says_why() -> None:
+def test_a_recovery_that_cannot_set_a_home_aside_ends_with_the_reason() -> None:
     item = workspace(home_ctx=HOME, archive_key=KEY, request=RECOVER_EMPTY, **LOST)
     decision = record_failure(item, Failure(ErrorReason.ActionFailed, "the disk is full"), context())
     assert (decision.event, decision.consume) == (TimelineEvent.FAILED, True)
@@ -384,14 +386,14 @@ def test_a_recovery_that_cannot_set_a_home_aside_ends_and_says_why() -> None:
 
 
 @pytest.mark.parametrize("level", ["PENDING", "ARCHIVED", "STANDBY", "RUNNING"])
-def test_a_cancel_that_comes_after_the_end_still_rests(level: str) -> None:
+def test_a_cancel_after_the_end_keeps_the_workspace_at_its_level(level: str) -> None:
     item, shown = world(level, request=CANCEL)
     decision = plan(item, shown, context())
     assert (decision.desired, decision.consume) == (level, True)
     assert decision.after.operation is Operation.NONE
 
 
-def test_a_cancel_of_the_deleted_or_of_an_error_changes_no_wish() -> None:
+def test_a_cancel_of_a_deleted_workspace_or_in_error_keeps_the_desired_state() -> None:
     for given in ({"desired_state": DesiredState.DELETED}, LOST):
         item, shown = world("STANDBY", request=CANCEL, **given)
         decision = plan(item, shown, context())
@@ -407,7 +409,7 @@ def test_a_cancel_of_the_deleted_or_of_an_error_changes_no_wish() -> None:
         (O.CREATE_EMPTY_ARCHIVE, {}, observation(archive=None)),
     ],
 )
-def test_what_can_no_longer_be_cancelled_goes_on(
+def test_an_operation_that_cannot_be_cancelled_goes_on(
     operation: Operation, given: dict[str, Any], shown: Observation
 ) -> None:
     item = workspace(operation=operation, request=CANCEL, **given)
@@ -444,19 +446,19 @@ def test_a_deleted_workspace_in_error_only_loses_its_container(reason: ErrorReas
     done = plan(acting.after, replace(shown, container=None), context()).after
     assert (done.operation, done.phase, done.error_reason) == (Operation.NONE, Phase.DELETED, reason)
     rest = plan(done, replace(shown, container=None), context())
-    assert (rest.after, rest.effect) == (done, None), "its volume waits, as it is, for the purge"
+    assert (rest.after, rest.effect) == (done, None), "its volume waits for the purge"
     undeleted = replace(done, deleted_at=None, desired_state=DesiredState.STANDBY)
     assert plan(undeleted, replace(shown, container=None), context()).after.phase is Phase.ERROR
 
 
-def test_what_is_purged_is_left_alone() -> None:
+def test_a_purged_workspace_is_left_alone() -> None:
     for level, exists in product(("PENDING", "ARCHIVED", "STANDBY", "RUNNING"), (True, False)):
         item, shown = world(level, exists=exists, desired_state=DesiredState.DELETED, purged_at=NOW)
         decision = plan(item, shown, context())
         assert (decision.after.operation, decision.effect) == (Operation.NONE, None)
 
 
-def test_when_a_look_includes_the_archive() -> None:
+def test_when_an_observation_includes_the_archive() -> None:
     reasons = ("Ready", VANISHED, MISSING, "Unobservable", "NotObserved", "NoArchive")
     for operation, key, reason, (status, has_home) in product(
         Operation, (None, KEY), reasons, product((True, False), repeat=2)

@@ -7,7 +7,7 @@ from codehub.domain.ports import network_of, parse_port, port_address
 
 
 @pytest.mark.parametrize("text", ["1", "80", "3000", "65535"])
-def test_a_port_is_written_in_plain_decimal(text: str) -> None:
+def test_a_port_in_canonical_form(text: str) -> None:
     assert parse_port(text) == int(text)
 
 
@@ -16,7 +16,7 @@ def test_a_port_is_written_in_plain_decimal(text: str) -> None:
     ["", "0", "65536", "99999", "00080", "080", "-1", "+80", " 80", "80 ", "80\n", "8_0", "1e3", "0x50",
      "8.0", "9" * 5000, "٣٠٠٠", "３０００", "²", "http"],
 )  # fmt: skip
-def test_and_in_no_other_way(text: str) -> None:
+def test_a_port_in_any_other_form_is_rejected(text: str) -> None:
     assert parse_port(text) is None
 
 
@@ -25,7 +25,7 @@ def test_a_container_has_its_own_address() -> None:
     assert port_address("tcp:[fd00::2]:8080", 3000) == "tcp:[fd00::2]:3000"
 
 
-def test_a_sandbox_has_a_door_beside_the_socket_of_its_ide() -> None:
+def test_a_sandbox_has_a_port_broker_beside_the_socket_of_its_ide() -> None:
     assert port_address("unix:/d/runtime/w1/ide.sock", 3000) == "broker:/d/runtime/w1/net.sock:3000"
 
 
@@ -35,7 +35,7 @@ def test_a_sandbox_has_a_door_beside_the_socket_of_its_ide() -> None:
      "tcp:0.0.0.0:8080", "tcp:[::]:8080", "tcp:[::ffff:0.0.0.0]:80", "tcp:localhost:8080", "tcp:host:8080",
      "tcp:8080", "unix:ide.sock", "", "other:10.0.0.1:80"],
 )  # fmt: skip
-def test_no_port_of_the_host_is_a_workspaces(upstream: str) -> None:
+def test_a_port_of_the_host_belongs_to_no_workspace(upstream: str) -> None:
     assert network_of(upstream) is None
     assert port_address(upstream, 3000) is None
 
@@ -49,5 +49,5 @@ def test_no_port_of_the_host_is_a_workspaces(upstream: str) -> None:
         ("https://code.example", "", "./proxy/{{port}}/"),
     ],
 )
-def test_an_ide_is_told_where_its_ports_are(base_url: str, apps_domain: str, link: str) -> None:
+def test_an_ide_gets_the_urls_of_its_ports(base_url: str, apps_domain: str, link: str) -> None:
     assert PortLinks(base_url, apps_domain).variables("w1") == {"VSCODE_PROXY_URI": link}

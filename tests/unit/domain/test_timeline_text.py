@@ -23,7 +23,7 @@ def test_a_finished_operation_names_how_long_it_took(seconds: float, expected: s
     assert timeline_text.finished(Operation.STARTING, timedelta(seconds=seconds)) == expected
 
 
-def test_every_operation_and_wish_has_its_sentence() -> None:
+def test_every_operation_and_desired_state_has_a_sentence() -> None:
     operations = set(Operation) - {Operation.NONE}
     assert set(timeline_text.BEGUN) == operations
     assert all(timeline_text.finished(operation, timedelta(0)) for operation in operations)

@@ -1,4 +1,4 @@
-"""TTLs over every phase, wish, operation, override, extension and boundary."""
+"""TTLs over every phase, desired state, operation, override, extension and boundary."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -26,7 +26,7 @@ OWN = {None: "default", 0: "never", 60: "own"}
 
 
 def expired(item: Workspace, defaults: TtlDefaults, now: datetime) -> Expiry | None:
-    """With every use known until now."""
+    """Return the expiry if every use is known until now."""
     return expired_knowing(item, defaults, now, now)
 
 
@@ -58,7 +58,7 @@ def test_deadlines(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_a_ttl_fires_only_at_rest_where_the_workspace_is_wanted(phase: Phase) -> None:
+def test_a_ttl_fires_only_in_the_desired_state_without_an_operation(phase: Phase) -> None:
     lower = {Phase.RUNNING: DesiredState.STANDBY, Phase.STANDBY: DesiredState.ARCHIVED}
     for desired, operation in product(DesiredState, Operation):
         item = workspace(phase=phase, desired_state=desired, operation=operation)
@@ -99,11 +99,11 @@ def test_a_ttl_fires_at_its_deadline_and_not_a_second_before(
 
 
 def test_a_start_slower_than_the_ttl_is_not_stopped_as_soon_as_it_runs() -> None:
-    wished = NOW - timedelta(seconds=9999)
+    requested = NOW - timedelta(seconds=9999)
     item = workspace(
         phase=Phase.RUNNING,
         desired_state=DesiredState.RUNNING,
-        last_access_at=wished,
+        last_access_at=requested,
         phase_changed_at=NOW,
     )
     assert standby_at(item, DEFAULTS) == NOW + timedelta(seconds=DEFAULTS.standby)
@@ -111,7 +111,7 @@ def test_a_start_slower_than_the_ttl_is_not_stopped_as_soon_as_it_runs() -> None
     assert expired(item, DEFAULTS, NOW + timedelta(seconds=DEFAULTS.standby)) is not None
 
 
-def test_use_counts_for_a_running_one_and_the_stand_for_one_that_stands_by() -> None:
+def test_a_running_workspace_expires_by_its_use_and_a_paused_one_by_its_pause() -> None:
     long_ago = NOW - timedelta(seconds=9999)
     for phase in (Phase.RUNNING, Phase.STANDBY):
         item = workspace(
@@ -125,7 +125,7 @@ def test_use_counts_for_a_running_one_and_the_stand_for_one_that_stands_by() -> 
         assert expired(replace(item, phase_changed_at=NOW), DEFAULTS, NOW) is None
 
 
-def test_nobody_is_idle_whose_use_is_not_known_until_the_deadline() -> None:
+def test_a_workspace_is_idle_only_if_its_use_is_known_until_the_deadline() -> None:
     long_ago = NOW - timedelta(seconds=9999)
     running = workspace(
         phase=Phase.RUNNING,
@@ -138,11 +138,11 @@ def test_nobody_is_idle_whose_use_is_not_known_until_the_deadline() -> None:
     assert expired_knowing(running, DEFAULTS, NOW, None) is None
     assert expired_knowing(running, DEFAULTS, NOW, due - SECOND) is None
     assert expired_knowing(running, DEFAULTS, NOW, due) is not None
-    standing = replace(running, phase=Phase.STANDBY, desired_state=DesiredState.STANDBY)
-    assert expired_knowing(standing, DEFAULTS, NOW, None) is not None, "nobody uses one that stands by"
+    paused = replace(running, phase=Phase.STANDBY, desired_state=DesiredState.STANDBY)
+    assert expired_knowing(paused, DEFAULTS, NOW, None) is not None, "a paused workspace is not in use"
 
 
-def test_uses_are_known_as_far_as_the_most_silent_gateway() -> None:
+def test_uses_are_known_until_the_oldest_report() -> None:
     minute = timedelta(minutes=1)
     assert known_until([], NOW, minute) == NOW
     assert known_until([10 * SECOND, 30 * SECOND], NOW, minute) == NOW - 30 * SECOND

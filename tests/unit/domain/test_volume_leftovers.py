@@ -47,7 +47,9 @@ def leftover(name: str, workspace_id: str = ID) -> Leftover:
         (".staging-op", LEFT_ALONE, NEVER),
     ],
 )
-def test_each_waits_its_time(name: str, holder: ArchiveHolder | None, grace: timedelta | None) -> None:
+def test_each_leftover_waits_for_its_grace(
+    name: str, holder: ArchiveHolder | None, grace: timedelta | None
+) -> None:
     item = leftover(name)
     holders = {"another": LIVING} if holder is None else {ID: holder}
     first = sweep_leftovers([item], holders, {}, RULES, NOW)
@@ -60,7 +62,7 @@ def test_each_waits_its_time(name: str, holder: ArchiveHolder | None, grace: tim
     assert late.remove == (() if grace is None else (item,))
 
 
-def test_an_empty_database_is_a_lost_database_and_no_home_goes() -> None:
+def test_an_empty_database_counts_as_lost_and_no_home_is_removed() -> None:
     item = leftover(HOME)
     first = sweep_leftovers([item], {}, {}, RULES, NOW)
     late = sweep_leftovers([item], {}, first.first_seen, RULES, NOW + 2 * DAYS)
@@ -68,7 +70,7 @@ def test_an_empty_database_is_a_lost_database_and_no_home_goes() -> None:
     assert late.remove == ()
 
 
-def test_many_unknown_homes_at_once_are_an_alarm_and_nothing_goes() -> None:
+def test_many_unknown_homes_raise_an_alarm_and_nothing_is_removed() -> None:
     homes = [leftover(HOME, f"w{number}") for number in range(20)]
     holders = {item.workspace_id: LIVING for item in homes[3:]}
     first = sweep_leftovers(homes, holders, {}, RULES, NOW)

@@ -32,7 +32,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_is_an_option_or_more_than_a_line_of_text(name: str) -> None:
+def test_a_name_as_argument_is_one_line_and_no_option(name: str) -> None:
     argument = as_argument(name, ID)
     assert argument and len(argument) <= 100
     assert argument == argument.strip() and not argument.startswith("-")

@@ -175,11 +175,13 @@ def without_operation() -> Iterator[World]:
 def with_requests() -> Iterator[World]:
     """Yield states without an operation, with a request to recover or to cancel."""
     requests: tuple[PendingRequest, ...] = (CANCEL, RECOVER, RECOVER_ARCHIVE, RECOVER_EMPTY)
-    wishes = (DesiredState.RUNNING, DesiredState.PENDING, DesiredState.DELETED)
+    desired_states = (DesiredState.RUNNING, DesiredState.PENDING, DesiredState.DELETED)
     everything = product(
         (CONTAINERS[0], CONTAINERS[3], CONTAINERS[4]), (*NEVER_THERE, *HOMES), KNOWN_ARCHIVES
     )
-    for seen, desired, request, (reason, count) in product(list(everything), wishes, requests, ERRORS):
+    for seen, desired, request, (reason, count) in product(
+        list(everything), desired_states, requests, ERRORS
+    ):
         yield _world(seen, desired_state=desired, request=request, error_reason=reason, error_count=count)
 
 
@@ -192,14 +194,14 @@ def _under_way(
 ) -> Iterator[World]:
     everything = product(containers, volumes, archives_and_jobs)
     circumstances = product(desired, (None, CANCEL), (0, 2), (CLAIMED_AT, TIMED_OUT))
-    for (container, home, (stored, main, deletion)), (wish, request, count, claimed_at) in product(
+    for (container, home, (stored, main, deletion)), (state, request, count, claimed_at) in product(
         list(everything), list(circumstances)
     ):
         yield _world(
             (container, home, stored),
             jobs=(main, deletion),
             operation=operation,
-            desired_state=wish,
+            desired_state=state,
             request=request,
             error_count=count,
             error_reason=ErrorReason.ActionFailed if count else None,
@@ -240,8 +242,10 @@ def under_way(operation: Operation) -> Iterator[World]:
             jobs = [(stored, main, None) for stored, main in product(TO_RESTORE, JOBS)]
             return _under_way(operation, ABOVE, few, (*NEVER_THERE, OWN_HOME), jobs)
         case Operation.CREATE_EMPTY_ARCHIVE:
-            wishes = (DesiredState.ARCHIVED,)
-            return _under_way(operation, wishes, (ABSENT, CONTAINERS[1]), NEVER_THERE[:3], OF_EMPTY_ARCHIVE)
+            desired_states = (DesiredState.ARCHIVED,)
+            return _under_way(
+                operation, desired_states, (ABSENT, CONTAINERS[1]), NEVER_THERE[:3], OF_EMPTY_ARCHIVE
+            )
         case Operation.STARTING:
             return _under_way(operation, (DesiredState.RUNNING,), CONTAINERS, HOMES, NOTHING_STORED)
         case Operation.STOPPING:
