@@ -30,9 +30,10 @@ WORDS = b"what comes again and again is what a compressor is glad of; " * 8
 
 JOB = """
 import sys
-from codehub.storage import codec, job, report
+from codehub.storage.jobs import program, report
+from codehub.storage.tar import codec
 {change}
-sys.exit(job.main(sys.argv[1:]))
+sys.exit(program.main(sys.argv[1:]))
 """
 AS_IT_IS, FOUR_THREADS = "", "codec._CORES = 4"
 KEEPS_WHAT_PASSES = """

@@ -27,16 +27,16 @@ ROOM = 16 << 10
 ALONE = {".lock", ".fence"}
 FILLS_UP = """
 import contextlib, sys
-from codehub.storage import job
-run = job._run
+from codehub.storage.jobs import program
+run = program._run
 def then_fill_up(directory, lock):
     result = run(directory, lock)
     with contextlib.suppress(OSError), open(sys.argv[2], "wb", buffering=0) as rest:
         while rest.write(bytes(4096)):
             pass
     return result
-job._run = then_fill_up
-sys.exit(job.main(sys.argv[1:2]))
+program._run = then_fill_up
+sys.exit(program.main(sys.argv[1:2]))
 """
 
 
@@ -120,7 +120,7 @@ def test_a_job_that_ends_on_a_full_disk_reports_why(disk: Disk, storage: Storage
     (directory / SPEC).write_bytes(dump_spec(storage.archive_job()))
     rest = disk.path / "rest"
     subprocess.run([sys.executable, "-c", FILLS_UP, directory, rest], capture_output=True, check=False)
-    assert disk.free_bytes() < ROOM, "only what the result has left of its room is free"
+    assert disk.free_bytes() < ROOM, "only what is left of the reserved space is free"
     fact = read_ended(directory)
     assert fact.state is JobState.FAILED
     assert "make room" in fact.message
