@@ -1,4 +1,4 @@
-"""A workspace of another runtime or storage is left alone, in every world."""
+"""A workspace of another runtime or storage is left alone, in every enumerated state."""
 
 from dataclasses import replace
 from itertools import chain, islice

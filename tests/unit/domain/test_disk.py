@@ -1,4 +1,4 @@
-"""The rule of the disk watchdog: whom it warns and stops, and whom never."""
+"""The rules of the disk watchdog: which workspaces it warns and stops."""
 
 from datetime import UTC, datetime, timedelta
 

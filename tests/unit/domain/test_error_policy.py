@@ -1,4 +1,4 @@
-"""The error policy: what ends at once, what is tried again, and when."""
+"""The error policy: which failures end in ERROR at once, and when others are retried."""
 
 from dataclasses import replace
 from datetime import timedelta

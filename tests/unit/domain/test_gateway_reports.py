@@ -1,4 +1,4 @@
-"""When the reports of gateway workers make idle known, and when the clocks restart."""
+"""Reports of gateway workers: until when use is known, and when idle times restart."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Which archives may go: each protection alone and all of them together, the grace times, the mass guard."""
+"""Garbage collection of archives: protections, grace times, and the mass-deletion guard."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""Health checks: what they amount to, and that every place that shows them agrees."""
+"""Health checks: their results, and that the dashboard shows all of them."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Host names: which are loopback, and which domains two of them share."""
+"""Host names: which ones are loopback, and which domain two of them share."""
 
 import pytest
 

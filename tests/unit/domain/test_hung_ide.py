@@ -1,4 +1,4 @@
-"""An IDE that runs and does not answer is replaced within its start, once, and never too early."""
+"""An IDE that hangs during its start is replaced once, and not too early."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""The limit gate, over every usage around both limits."""
+"""The limits, for every usage around them."""
 
 from collections.abc import Callable
 from itertools import product

@@ -1,4 +1,4 @@
-"""From a look to conditions: each condition over every earlier value and everything that can be seen."""
+"""Each condition after an observation, for every earlier value and every observed fact."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -52,9 +52,7 @@ def seen(item: object, shown: object, name: ConditionName) -> Condition:
 
 @pytest.mark.parametrize("before", BEFORE, ids=str)
 @pytest.mark.parametrize("operation", Operation)
-def test_an_unknown_resource_keeps_its_condition_with_a_reason(
-    before: Condition, operation: Operation
-) -> None:
+def test_an_unknown_resource_keeps_its_condition(before: Condition, operation: Operation) -> None:
     known = conditions(before, before, before, before)
     item = workspace(conditions=known, operation=operation, home_ctx=HOME, archive_key=KEY)
     after = apply_observation(item, observation(UNKNOWN, UNKNOWN, UNKNOWN), NOW).conditions
@@ -105,9 +103,7 @@ def test_a_home_that_comes_back_is_ready_at_once() -> None:
 
 @pytest.mark.parametrize("operation", Operation)
 @pytest.mark.parametrize("key", [None, OLD_KEY, KEY])
-def test_only_after_a_committed_archive_may_a_volume_be_missing_at_once(
-    operation: Operation, key: str | None
-) -> None:
+def test_a_volume_may_be_missing_after_a_committed_archive(operation: Operation, key: str | None) -> None:
     item = workspace(
         conditions=conditions(volume=True),
         operation=operation,

@@ -1,4 +1,4 @@
-"""Messages for users name no path of the host."""
+"""Messages to users contain no path of the host."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Single decisions: what is claimed, which effect comes next, what a request does, when patience ends."""
+"""Single decisions: claims, effects, requests, timeouts and recoveries."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -254,9 +254,7 @@ def test_progress_is_kept_with_its_time() -> None:
     moving = observation(job=job(J.RUNNING, progress=Progress(5, 10)))
     after = plan(item, moving, context()).after
     assert (after.progress, after.progress_at) == (Progress(5, 10), NOW)
-    assert plan(after, moving, context(NOW + HOUR)).effect == CancelJob(job_id(OP, 0)), (
-        "there is no further progress"
-    )
+    assert plan(after, moving, context(NOW + HOUR)).effect == CancelJob(job_id(OP, 0)), "no progress since"
 
 
 @pytest.mark.parametrize("operation", [item for item in Operation if item is not Operation.NONE])

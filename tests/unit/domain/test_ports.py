@@ -1,4 +1,4 @@
-"""Where a port of a workspace is, as far as it follows from where its IDE is."""
+"""Addresses of ports, derived from the address of the IDE."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What may go from the disk of the homes: when, and never a home in use."""
+"""Garbage collection of volumes: leftovers, grace times, and no home in use."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -47,7 +47,7 @@ def leftover(name: str, workspace_id: str = ID) -> Leftover:
         (".staging-op", LEFT_ALONE, NEVER),
     ],
 )
-def test_each_leftover_waits_for_its_grace(
+def test_leftovers_wait_for_their_grace(
     name: str, holder: ArchiveHolder | None, grace: timedelta | None
 ) -> None:
     item = leftover(name)

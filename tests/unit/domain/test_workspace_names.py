@@ -1,4 +1,4 @@
-"""A workspace's name as an argument and as a host name: whatever its owner has typed."""
+"""Any name of a workspace as an argument and as a host name."""
 
 import re
 

@@ -175,13 +175,11 @@ def without_operation() -> Iterator[World]:
 def with_requests() -> Iterator[World]:
     """Yield states without an operation, with a request to recover or to cancel."""
     requests: tuple[PendingRequest, ...] = (CANCEL, RECOVER, RECOVER_ARCHIVE, RECOVER_EMPTY)
-    desired_states = (DesiredState.RUNNING, DesiredState.PENDING, DesiredState.DELETED)
+    states = (DesiredState.RUNNING, DesiredState.PENDING, DesiredState.DELETED)
     everything = product(
         (CONTAINERS[0], CONTAINERS[3], CONTAINERS[4]), (*NEVER_THERE, *HOMES), KNOWN_ARCHIVES
     )
-    for seen, desired, request, (reason, count) in product(
-        list(everything), desired_states, requests, ERRORS
-    ):
+    for seen, desired, request, (reason, count) in product(list(everything), states, requests, ERRORS):
         yield _world(seen, desired_state=desired, request=request, error_reason=reason, error_count=count)
 
 
