@@ -114,7 +114,7 @@ async def test_a_redis_without_room_fails_readiness(api: Api) -> None:
             await client.config_set("maxmemory", 1)
             found = await readiness.check(api.settings.database_url, redis.url)
             check = found.checks[CheckName.REDIS]
-            assert check.message == "Redis answers, and refuses to write: its disk or its memory is full."
+            assert check.message == "Redis answers, but rejects writes: its disk or its memory is full."
             await client.config_set("maxmemory", 0)
             found = await readiness.check(api.settings.database_url, redis.url)
             assert found.checks[CheckName.REDIS].ok
