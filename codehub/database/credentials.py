@@ -72,7 +72,7 @@ async def verify(
 
 
 async def _record_failure(engine: AsyncEngine, attempt: PasswordAttempt, user: Row[Any] | None) -> None:
-    """Record a failure, without a name that no user has: people type passwords into that field."""
+    """Record a failure, but not an unknown name: it may be a password typed into that field."""
     target = None if user is None else Target(TargetKind.USER, user.id, user.username)
     async with audit.transaction(engine, attempt.actor, attempt.now) as act:
         failures = await lockout.record_failure(act.conn, attempt.key, attempt.now)

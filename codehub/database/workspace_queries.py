@@ -49,7 +49,7 @@ class WorkspaceFilter:
 
     owner_id: str | None
     phase: Phase | None = None
-    words: tuple[str, ...] = ()
+    search_words: tuple[str, ...] = ()
     trash: bool = False
 
 
@@ -177,7 +177,7 @@ def _conditions(selection: WorkspaceFilter) -> list[ColumnElement[bool]]:
         found.append(c.owner_id == selection.owner_id)
     if selection.phase is not None:
         found.append(c.phase == selection.phase.value)
-    if selection.words:
+    if selection.search_words:
         found.append(_contains(selection))
     return found
 
@@ -191,7 +191,7 @@ def _contains(selection: WorkspaceFilter) -> ColumnElement[bool]:
     texts = c.name + "\n" + c.description
     if selection.owner_id is not None:
         texts = texts + "\n" + c.memo
-    patterns = [func.lower(f"%{_LIKE_SPECIAL.sub(_ESCAPED, word)}%") for word in selection.words]
+    patterns = [func.lower(f"%{_LIKE_SPECIAL.sub(_ESCAPED, word)}%") for word in selection.search_words]
     return func.lower(texts).like(all_(array(patterns)))
 
 

@@ -96,7 +96,7 @@ def test_without_failures_and_pauses(test_file: Path, flaky_environment: dict[st
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full), signal.SIGKILL]
 )
-def test_the_load_ends_however_the_run_ends(
+def test_the_load_ends_with_the_run(
     test_file: Path, flaky_environment: dict[str, str], number: signal.Signals
 ) -> None:
     test_file.write_text(HANGS)
@@ -113,8 +113,8 @@ def test_the_load_ends_however_the_run_ends(
         output, _ = process.communicate()
         wait_for(lambda: not any(map(is_alive, loops)), "the load to end")
     finally:
-        for left in filter(is_alive, [process, *children]):
-            left.kill()
+        for survivor in filter(is_alive, [process, *children]):
+            survivor.kill()
     if number == signal.SIGKILL:
         return
     assert process.returncode == 130

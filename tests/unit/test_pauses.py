@@ -1,4 +1,4 @@
-"""Random pauses happen around the calls that have them, in every process, and only there."""
+"""Random pauses surround the chosen calls, in every process, and no others."""
 
 import json
 import os
@@ -19,17 +19,17 @@ import asyncio, json, sys
 from tests import pauses
 
 pauses.install("7", probability=1)
-happened = []
+events = []
 
 async def sleep(seconds, real=asyncio.sleep):
-    happened.append("pause" if 0 < seconds <= pauses.LONGEST else seconds)
+    events.append("pause" if 0 < seconds <= pauses.LONGEST else seconds)
     await real(0)
 
 asyncio.sleep = sleep
 """
 THREAD = """
-asyncio.run(asyncio.to_thread(lambda: happened.append("call")))
-print(json.dumps(happened))
+asyncio.run(asyncio.to_thread(lambda: events.append("call")))
+print(json.dumps(events))
 """
 FIRST_STEP_IN_A_LOOP = """
 import uvloop
@@ -43,22 +43,22 @@ async def begin():
 loops = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop, "virtual": VirtualLoop}
 loop = loops[sys.argv[1]]()
 loop.run_until_complete(begin())
-print(json.dumps(happened))
+print(json.dumps(events))
 """
 POSTGRES = """
 import asyncpg
 
 async def main():
     connection = await asyncpg.connect(sys.argv[1])
-    happened.clear()
+    events.clear()
     async with connection.transaction():
-        happened.append("begun")
+        events.append("begun")
         await connection.fetchval("SELECT 1")
-        happened.append("fetched")
+        events.append("fetched")
     await connection.close()
 
 asyncio.run(main())
-print(json.dumps(happened))
+print(json.dumps(events))
 """
 SQLALCHEMY = """
 from sqlalchemy import text
@@ -68,13 +68,13 @@ async def main():
     engine = create_engine(sys.argv[1])
     async with engine.begin() as connection:
         await connection.execute(text("SELECT 1"))
-        happened.clear()
+        events.clear()
         await connection.execute(text("SELECT 2"))
-        happened.append("executed")
+        events.append("executed")
     await engine.dispose()
 
 asyncio.run(main())
-print(json.dumps(happened))
+print(json.dumps(events))
 """
 REDIS = """
 from redis.asyncio import Redis
@@ -82,17 +82,17 @@ from redis.asyncio import Redis
 async def main():
     async with Redis.from_url(sys.argv[1]) as redis:
         await redis.ping()
-        happened.append("ping")
+        events.append("ping")
         async with redis.pipeline() as pipeline:
             pipeline.ping()
-            happened.append("added")
+            events.append("added")
             await pipeline.execute()
-            happened.append("executed")
+            events.append("executed")
         async with redis.pubsub() as pubsub:
             await pubsub.subscribe("channel")
 
 asyncio.run(main())
-print(json.dumps(happened))
+print(json.dumps(events))
 """
 DOCKER = """
 import aiodocker
@@ -101,7 +101,7 @@ ANSWER = b"HTTP/1.1 200 OK\\r\\nContent-Type: application/json\\r\\nContent-Leng
 
 async def answer(reader, writer):
     await reader.readuntil(b"\\r\\n\\r\\n")
-    happened.append("call")
+    events.append("call")
     writer.write(ANSWER)
     await writer.drain()
 
@@ -112,12 +112,12 @@ async def main():
         await docker.version()
 
 asyncio.run(main())
-print(json.dumps(happened))
+print(json.dumps(events))
 """
 
 
 def child(code: str, *arguments: object, **environment: str) -> Any:
-    """Return what a Python process with none of this process's own pauses prints as JSON."""
+    """Return the JSON that a Python process prints, which does not inherit pauses."""
     inherited = {
         name: value
         for name, value in os.environ.items()
@@ -133,7 +133,7 @@ def child(code: str, *arguments: object, **environment: str) -> Any:
 
 @pytest.fixture
 def inherited(tmp_path: Path) -> dict[str, str]:
-    """The environment by which a process of a run with pauses gets them."""
+    """Environment of processes in a run with pauses."""
     (tmp_path / "sitecustomize.py").symlink_to(pauses.__file__)
     return {pauses.SWITCH: "1", pauses.SEED: "7", "PYTHONPATH": str(tmp_path)}
 
@@ -142,11 +142,9 @@ def test_a_call_in_a_thread_pauses_before_and_after() -> None:
     assert child(ALWAYS + THREAD) == PAUSED_CALL
 
 
-@pytest.mark.parametrize(
-    ("loop", "happened"), [("asyncio", ["pause"]), ("uvloop", ["pause"]), ("virtual", [])]
-)
-def test_real_time_has_pauses_and_simulated_time_has_none(loop: str, happened: list[str]) -> None:
-    assert child(ALWAYS + FIRST_STEP_IN_A_LOOP, loop) == happened
+@pytest.mark.parametrize(("loop", "events"), [("asyncio", ["pause"]), ("uvloop", ["pause"]), ("virtual", [])])
+def test_real_time_has_pauses_and_simulated_time_has_none(loop: str, events: list[str]) -> None:
+    assert child(ALWAYS + FIRST_STEP_IN_A_LOOP, loop) == events
 
 
 def test_requests_to_postgresql_pause(services: Services) -> None:
@@ -167,7 +165,7 @@ def test_requests_to_the_docker_engine_pause(tmp_path: Path) -> None:
     assert child(ALWAYS + DOCKER, tmp_path) == PAUSED_CALL
 
 
-def test_a_process_gets_pauses_from_its_environment_when_it_loads_a_module(
+def test_a_process_gets_pauses_from_its_environment_when_it_imports_a_module(
     inherited: dict[str, str],
 ) -> None:
     code = """
@@ -192,7 +190,7 @@ def test_a_storage_job_stays_light(inherited: dict[str, str]) -> None:
     assert not set(pauses.PAUSED) & set(child(code, **inherited))
 
 
-def test_a_seed_repeats_the_pauses_and_a_fork_has_others() -> None:
+def test_a_seed_repeats_the_pauses_and_a_fork_has_different_ones() -> None:
     code = """
 import json, os, sys
 from tests.pauses import Pauses, install

@@ -1,4 +1,4 @@
-"""Documents that name tests name tests that exist."""
+"""The tests that documents name exist."""
 
 import re
 from functools import cache

@@ -1,4 +1,4 @@
-"""How a test run is selected, spread and reported."""
+"""Selection, scheduling and report of a test run."""
 
 import os
 import subprocess
@@ -25,14 +25,14 @@ def run_suite(directory: Path, **environment: str) -> "subprocess.CompletedProce
     (directory / "test_suite.py").write_text(SUITE)
     (directory / "pytest.ini").write_text("[pytest]\n")
     plugins = [f"-p{name}" for name in ("tests.selection", "tests.report")]
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("CODEHUB_TEST", "CODEHUB_REPEAT"))
     }
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-pno:cacheprovider", *plugins, str(directory / "test_suite.py")],
-        capture_output=True, text=True, check=False, env=kept | {"CODEHUB_TEST_SEED": "7"} | environment,
+        capture_output=True, text=True, check=False, env=inherited | {"CODEHUB_TEST_SEED": "7"} | environment,
     )  # fmt: skip
 
 
@@ -50,13 +50,13 @@ def test_a_run_ends_with_the_times_and_the_commands_that_repeat_its_failures(tmp
     assert command.endswith("test_suite.py::test_bad'")
 
 
-def test_everything_runs_what_is_marked_full(tmp_path: Path) -> None:
+def test_everything_includes_tests_marked_full(tmp_path: Path) -> None:
     done = run_suite(tmp_path, CODEHUB_TEST_ALL="1")
     assert "selection: everything" in done.stdout
     assert "1 failed, 2 passed" in done.stdout
 
 
-def test_a_sample_follows_from_the_seed_and_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_depends_on_the_seed_and_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "EVERYTHING", False)
     chosen = {}
     for seed in range(40):

@@ -1,4 +1,4 @@
-"""A skip that hides something fails, where it is asked to; everywhere else it is a skip."""
+"""With CODEHUB_NO_SKIPS, a skip fails if it hides something."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from tests.skips import OPTIONAL, hides
 
 ROOT = Path(__file__).parents[2]
-ASKED = {"CODEHUB_NO_SKIPS": "1"}
+NO_SKIPS = {"CODEHUB_NO_SKIPS": "1"}
 TESTS = """
 import pytest
 
@@ -38,27 +38,27 @@ def test_that_is_known_to_fail():
 
 
 @pytest.mark.parametrize(
-    ("asked", "outcome"),
-    [({}, "1 passed, 3 skipped, 1 xfailed"), (ASKED, "1 passed, 1 skipped, 1 xfailed")],
+    ("switch", "outcome"),
+    [({}, "1 passed, 3 skipped, 1 xfailed"), (NO_SKIPS, "1 passed, 1 skipped, 1 xfailed")],
 )
-def test_a_skip_that_hides_something_fails(tmp_path: Path, asked: dict[str, str], outcome: str) -> None:
+def test_a_skip_that_hides_something_fails(tmp_path: Path, switch: dict[str, str], outcome: str) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
-    environment = {name: value for name, value in os.environ.items() if name not in ASKED}
+    environment = {name: value for name, value in os.environ.items() if name not in NO_SKIPS}
     command = [sys.executable, "-m", "pytest", "-p", "tests.skips", "-p", "no:cacheprovider", "-rfE"]
     ended = subprocess.run(
         [*command, "-c", os.devnull, "--rootdir", tmp_path, tmp_path],
-        cwd=ROOT, env=environment | asked, capture_output=True, text=True, check=False,
+        cwd=ROOT, env=environment | switch, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    said = ended.stdout
-    assert outcome in said, said + ended.stderr
-    assert ended.returncode == (1 if asked else 0)
+    output = ended.stdout
+    assert outcome in output, output + ended.stderr
+    assert ended.returncode == (1 if switch else 0)
     for hidden in ("dockerd does not run here", "needs bubblewrap"):
-        assert (f"skipped where it should have run: {hidden}" in said) == bool(asked), said
+        assert (f"skipped where it should have run: {hidden}" in output) == bool(switch), output
 
 
 @pytest.mark.parametrize("reason", OPTIONAL)
-def test_what_was_installed_is_not_missing(tmp_path: Path, reason: str) -> None:
-    assert not hides(f"{reason}, it says", ASKED, tmp_path)
+def test_an_optional_part_that_was_installed_must_not_be_missing(tmp_path: Path, reason: str) -> None:
+    assert not hides(f"{reason}, it says", NO_SKIPS, tmp_path)
     (tmp_path / OPTIONAL[reason]).touch()
-    assert hides(f"{reason}, it says", ASKED, tmp_path)
+    assert hides(f"{reason}, it says", NO_SKIPS, tmp_path)
     assert not hides(f"{reason}, it says", {}, tmp_path)

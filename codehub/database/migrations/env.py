@@ -1,4 +1,4 @@
-"""Alembic's entry: `codehub.database.migrate` hands it an open connection."""
+"""Entry point of Alembic, with the open connection of `codehub.database.migrate`."""
 
 from alembic import context
 

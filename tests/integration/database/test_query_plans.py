@@ -49,10 +49,14 @@ def explainer(services: Services) -> Iterator[Explainer]:
 
 
 def page(
-    owner_id: str | None = OWNER, phase: Phase | None = None, words: str = "", *, trash: bool = False
+    owner_id: str | None = OWNER,
+    phase: Phase | None = None,
+    search_words: tuple[str, ...] = (),
+    *,
+    trash: bool = False,
 ) -> Call:
     return lambda conn: workspace_queries.list_page(
-        conn, WorkspaceFilter(owner_id, phase, words, trash), 50, 0
+        conn, WorkspaceFilter(owner_id, phase, search_words, trash), 50, 0
     )
 
 
@@ -64,7 +68,7 @@ def log_page(**filters: Any) -> Call:
 CALLS: dict[str, tuple[Call, set[str]]] = {
     "an owner's list": (page(), {"ix_workspaces_owner"}),
     "an owner's list of one phase": (page(phase=Phase.RUNNING), {"ix_workspaces_owner"}),
-    "an owner's search": (page(words=("my",)), {"ix_workspaces_owner"}),
+    "an owner's search": (page(search_words=("my",)), {"ix_workspaces_owner"}),
     "an owner's trash": (page(trash=True), {"ix_workspaces_trash"}),
     "an owner's trash of one phase": (page(phase=Phase.DELETED, trash=True), {"ix_workspaces_trash"}),
     "all users' list": (page(None), {"ix_workspaces_newest"}),

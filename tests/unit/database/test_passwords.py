@@ -1,4 +1,4 @@
-"""Passwords and the lock after failed sign-ins: the parts without a database."""
+"""Passwords, and the duration and key of a lockout."""
 
 import asyncio
 from datetime import timedelta
@@ -13,7 +13,7 @@ from codehub.database.lockout import lock_after, lockout_key
 from codehub.domain.problems import TooManyRequests, ValidationFailed
 
 
-def test_the_fifth_failure_locks_for_30_s_doubling_to_30_min() -> None:
+def test_the_fifth_failure_locks_for_30_s_and_the_time_doubles_up_to_30_min() -> None:
     assert [lock_after(n).total_seconds() for n in range(1, 14)] == [
         0, 0, 0, 0, 30, 60, 120, 240, 480, 960, 1800, 1800, 1800,
     ]  # fmt: skip
@@ -31,7 +31,7 @@ def test_the_fifth_failure_locks_for_30_s_doubling_to_30_min() -> None:
         ("not an address", "eve@unknown"),
     ],
 )
-def test_an_address_is_one_network(address: str, key: str) -> None:
+def test_the_key_contains_the_network(address: str, key: str) -> None:
     assert lockout_key("eve", address) == key
 
 
@@ -52,7 +52,7 @@ def test_bad_passwords(password: str) -> None:
         check_password(password)
 
 
-async def test_argon2id_and_nothing_weaker() -> None:
+async def test_hashes_use_argon2id() -> None:
     hashed = await passwords.hash_password("a good password")
     assert extract_parameters(hashed).type is Type.ID
     assert await passwords.verify_password("a good password", hashed)
@@ -63,11 +63,11 @@ async def test_argon2id_and_nothing_weaker() -> None:
 async def test_an_unknown_name_takes_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert extract_parameters(passwords.DUMMY_HASH) == extract_parameters(PasswordHasher().hash("x"))
     seen: list[str] = []
-    fits = passwords._matches
+    matches = passwords._matches
 
     def spy(password: str, password_hash: str) -> bool:
         seen.append(password_hash)
-        return fits(password, password_hash)
+        return matches(password, password_hash)
 
     monkeypatch.setattr(passwords, "_matches", spy)
     assert not await passwords.verify_password("whatever it is", None)

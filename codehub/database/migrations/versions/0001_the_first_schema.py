@@ -10,7 +10,7 @@ branch_labels = None
 depends_on = None
 
 
-# Payloads carry ids only: NOTIFY takes less than 8,000 bytes, and a hint may be lost anyway.
+# Payloads are ids only: NOTIFY allows less than 8,000 bytes, and any notification may be lost.
 FUNCTIONS = (
     """
     CREATE FUNCTION tell_workspace() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -1,4 +1,4 @@
-"""every update of a workspace counts its version up"""
+"""every update of a workspace increments its version"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0001"
 branch_labels = None
 depends_on = None
 
-# A trigger and not the writers: none of them can forget it, and none can set it back.
+# A trigger, so that no writer can forget the version or set it back.
 COUNT_VERSION = """
     CREATE FUNCTION count_version() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN

@@ -1,4 +1,4 @@
-"""indexes that keep every query cheap at 100,000 workspaces"""
+"""indexes for installations with 100,000 workspaces"""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""an installation keeps the number from which its workspaces' users are counted"""
+"""the installation's first Unix user for workspaces"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # Until here there was no other number, so this is whom existing homes and archives belong to.
+    # Earlier versions used this number only, so existing homes and archives belong to these users.
     base = sa.Column("uid_base", sa.Integer(), server_default=sa.text("2000000"), nullable=False)
     op.add_column("installation", base)
 

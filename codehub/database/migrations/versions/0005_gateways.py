@@ -1,4 +1,4 @@
-"""each gateway worker leaves the time until which its activity has been handed over"""
+"""the time up to which the activity of each gateway worker is in Redis"""
 
 import sqlalchemy as sa
 from alembic import op

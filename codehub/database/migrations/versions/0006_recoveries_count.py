@@ -1,4 +1,4 @@
-"""a recovery that was asked for counts against the limits"""
+"""a requested recovery counts against the limits"""
 
 import sqlalchemy as sa
 from alembic import op

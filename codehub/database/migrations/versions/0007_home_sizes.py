@@ -1,4 +1,4 @@
-"""the size of each home as last measured, and what the disk watchdog said about it"""
+"""the last measured size of each home, and the notices of the disk watchdog"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,7 +9,7 @@ down_revision = "0006"
 branch_labels = None
 depends_on = None
 
-# The dashboard shows a notice at once. Sizes are not announced: they come with the next heartbeat of events.
+# The dashboard shows a notice at once. Sizes cause no notification.
 TELL_NOTICE = """
     CREATE FUNCTION tell_notice() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN

@@ -1,4 +1,4 @@
-"""the leader records the health of what only it can reach"""
+"""health checks of what only the leader can reach"""
 
 import sqlalchemy as sa
 from alembic import op

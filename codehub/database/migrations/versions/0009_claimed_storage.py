@@ -1,4 +1,4 @@
-"""the installation remembers that its volumes and its archive store were claimed"""
+"""record that the volumes and the archive store are claimed"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 COLUMNS = ("volumes_claimed_at", "archives_claimed_at")
 HAS_HAD_HOMES = "EXISTS (SELECT FROM workspaces WHERE home_ctx IS NOT NULL OR archive_key IS NOT NULL OR op_id IS NOT NULL)"
-"""Homes or archives exist, so both locations have carried their marker for a while."""
+"""Homes or archives exist, so both locations have their markers."""
 
 
 def upgrade() -> None:

@@ -1,4 +1,4 @@
-"""an append-only log of who did what, and a counter of failed passwords that got no entry of their own"""
+"""the append-only audit log, and a counter of failed passwords without an entry"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,7 +9,7 @@ down_revision = "0009"
 branch_labels = None
 depends_on = None
 
-# Only the leader's retention job names the present epoch. Entries of the last day stay whatever it asks for:
+# Only the leader's retention sets the current epoch. Entries of the last day always remain, as
 # AUDIT_RETENTION_DAYS counts whole days.
 APPEND_ONLY = """
     CREATE FUNCTION keep_audit_log() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -1,4 +1,4 @@
-"""each gateway worker numbers its flushes, and stays known until the coordinator has carried the last one"""
+"""numbered flushes of gateway workers, which remain until the last one is in the database"""
 
 import sqlalchemy as sa
 from alembic import op

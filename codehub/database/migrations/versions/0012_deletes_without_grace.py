@@ -1,4 +1,4 @@
-"""an owner may waive the archive and the grace period of a delete"""
+"""deletes without an archive and without a grace period"""
 
 import sqlalchemy as sa
 from alembic import op
