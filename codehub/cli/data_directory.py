@@ -6,7 +6,7 @@ import structlog
 
 from codehub.cli.errors import CommandError
 from codehub.coordinator.storage_claims import Claims, claim_storage
-from codehub.domain.storage_location import Location
+from codehub.domain.storage_location import StorageRoot
 from codehub.embedded.private_paths import make_dir, write_private
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable
@@ -76,7 +76,7 @@ async def claim_or_check_storage(data_dir: Path, location: StorageLocation, clai
     if known is not None and known != database_id:
         raise CommandError(installation_mismatch(data_dir, known, database_id))
     if known is not None:
-        for kind in Location:
+        for kind in StorageRoot:
             await claims.record(kind)
     await claim_storage(claims, location, create=True)
     if known is None:

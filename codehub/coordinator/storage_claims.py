@@ -13,7 +13,7 @@ import structlog
 
 from codehub.database.engine import create_unpooled_engine
 from codehub.database.installation import PostgresClaims
-from codehub.domain.storage_location import Location
+from codehub.domain.storage_location import StorageRoot
 from codehub.settings import Settings
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import StorageProblem
@@ -32,8 +32,8 @@ def make_storage_location(settings: Settings, installation_id: str) -> StorageLo
 class Claims(Protocol):
     """Repository of the claims that were made."""
 
-    async def unclaimed(self) -> set[Location]: ...
-    async def record(self, location: Location) -> None: ...
+    async def unclaimed(self) -> set[StorageRoot]: ...
+    async def record(self, location: StorageRoot) -> None: ...
 
 
 async def claim_storage(claims: Claims, location: StorageLocation, *, create: bool) -> list[str]:
@@ -51,8 +51,8 @@ async def claim_storage(claims: Claims, location: StorageLocation, *, create: bo
     unclaimed = await claims.unclaimed()
     left: list[str] = []
     for kind, where, is_there, claim in (
-        (Location.VOLUMES, str(location.volumes_root), volumes.is_there, claim_volumes),
-        (Location.ARCHIVES, location.archive_url, archives.is_there, archives.initialise),
+        (StorageRoot.VOLUMES, str(location.volumes_root), volumes.is_there, claim_volumes),
+        (StorageRoot.ARCHIVES, location.archive_url, archives.is_there, archives.initialise),
     ):
         if kind not in unclaimed:
             continue

@@ -9,11 +9,11 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.database.tables import installation, workspaces
-from codehub.domain.storage_location import Location
+from codehub.domain.storage_location import StorageRoot
 
 _CLAIMED_AT: Final = {
-    Location.VOLUMES: installation.c.volumes_claimed_at,
-    Location.ARCHIVES: installation.c.archives_claimed_at,
+    StorageRoot.VOLUMES: installation.c.volumes_claimed_at,
+    StorageRoot.ARCHIVES: installation.c.archives_claimed_at,
 }
 
 
@@ -56,7 +56,7 @@ class PostgresClaims:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def unclaimed(self) -> set[Location]:
+    async def unclaimed(self) -> set[StorageRoot]:
         async with self._engine.connect() as conn:
             row = (await conn.execute(select(installation))).one_or_none()
         return {
@@ -65,7 +65,7 @@ class PostgresClaims:
             if row is None or row._mapping[column] is None
         }
 
-    async def record(self, location: Location) -> None:
+    async def record(self, location: StorageRoot) -> None:
         column = _CLAIMED_AT[location]
         async with self._engine.begin() as conn:
             await conn.execute(update(installation).where(column.is_(None)).values({column: func.now()}))

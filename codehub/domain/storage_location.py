@@ -3,6 +3,6 @@
 from enum import StrEnum
 
 
-class Location(StrEnum):
+class StorageRoot(StrEnum):
     VOLUMES = "volumes"
     ARCHIVES = "archives"

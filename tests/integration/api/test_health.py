@@ -18,7 +18,7 @@ from codehub.database import installation
 from codehub.database.tables import health_checks, leadership
 from codehub.domain.health_checks import LEADER_CHECKS, VITAL, CheckName, Readiness
 from codehub.domain.states import Role
-from codehub.domain.storage_location import Location
+from codehub.domain.storage_location import StorageRoot
 from codehub.settings import Settings
 from tests.integration.api.conftest import BASE, Api
 from tests.services import Services, short_temp_dir
@@ -27,7 +27,7 @@ from tests.waiting import PATIENCE, until
 
 async def _claim(api: Api) -> None:
     await installation.ensure(api.engine, "here", 2_000_000)
-    for location in Location:
+    for location in StorageRoot:
         await installation.PostgresClaims(api.engine).record(location)
 
 

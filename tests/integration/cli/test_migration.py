@@ -15,7 +15,7 @@ from codehub.cli import migration, users
 from codehub.database import accounts, tables
 from codehub.database.engine import create_engine
 from codehub.database.installation import PostgresClaims
-from codehub.domain.storage_location import Location
+from codehub.domain.storage_location import StorageRoot
 from codehub.settings import Settings, load
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.archive.open_object_store import open_object_store
@@ -44,7 +44,7 @@ class NewInstallation:
         async with self.engine.connect() as conn:
             return str(await conn.scalar(select(tables.installation.c.id)))
 
-    async def unclaimed(self) -> set[Location]:
+    async def unclaimed(self) -> set[StorageRoot]:
         return await PostgresClaims(self.engine).unclaimed()
 
     def marker(self, name: str) -> Path:
@@ -98,7 +98,7 @@ async def test_directories_that_are_not_on_this_machine_are_left_to_the_first_le
         (site.data_dir / name).rmdir()
     await site.migrate()
     assert f"{site.data_dir}/volumes is not on this machine" in capsys.readouterr().out
-    assert await site.unclaimed() == set(Location)
+    assert await site.unclaimed() == set(StorageRoot)
     with site.coordinator(redis_url):
         await eventually(site.unclaimed, "the coordinator to claim both", lambda found: not found)
     own = await site.installation_id()
@@ -115,7 +115,7 @@ async def test_a_location_of_another_installation_is_refused(site: NewInstallati
     ):
         await site.migrate()
     assert site.marker(name).read_text() == "another\n"
-    assert Location(name) in await site.unclaimed()
+    assert StorageRoot(name) in await site.unclaimed()
 
 
 async def test_a_service_of_another_installation_is_refused(site: NewInstallation, s3_url: str) -> None:

@@ -29,7 +29,7 @@ from codehub.database.tables import leadership, timeline, users, workspaces
 from codehub.domain.limits import Limits
 from codehub.domain.observation import JobState
 from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.domain.storage_location import Location
+from codehub.domain.storage_location import StorageRoot
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import Settings, load
@@ -257,7 +257,7 @@ async def new_stack(
     await ArchiveStore(f"file://{data_dir}/archives", INSTALLATION).initialise()
     engine = create_engine(database_url)
     await installation.ensure(engine, INSTALLATION, UID_BASE)
-    for location in Location:
+    for location in StorageRoot:
         await installation.PostgresClaims(engine).record(location)
     async with engine.begin() as conn:
         await conn.execute(users.insert().values(id="u1", username="one", password_hash="x", role="user"))

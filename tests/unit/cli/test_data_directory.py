@@ -6,7 +6,7 @@ import pytest
 
 from codehub.cli import data_directory
 from codehub.cli.errors import CommandError
-from codehub.domain.storage_location import Location
+from codehub.domain.storage_location import StorageRoot
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation_marker import MARKER
 from codehub.storage.jobs.spec import StorageLocation
@@ -16,12 +16,12 @@ class Claims:
     """Record of claims in memory."""
 
     def __init__(self) -> None:
-        self.made: set[Location] = set()
+        self.made: set[StorageRoot] = set()
 
-    async def unclaimed(self) -> set[Location]:
-        return set(Location) - self.made
+    async def unclaimed(self) -> set[StorageRoot]:
+        return set(StorageRoot) - self.made
 
-    async def record(self, location: Location) -> None:
+    async def record(self, location: StorageRoot) -> None:
         self.made.add(location)
 
 
@@ -109,7 +109,7 @@ async def test_a_data_directory_of_an_earlier_version_counts_as_claimed(
     data_dir = data_directory.prepare(tmp_path)
     (data_dir / data_directory.INSTALLATION_ID).write_text("installation-a\n")
     await settle(data_dir, "installation-a", claims)
-    assert claims.made == set(Location)
+    assert claims.made == set(StorageRoot)
     assert not (data_dir / "volumes").exists()
 
 
