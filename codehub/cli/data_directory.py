@@ -6,7 +6,7 @@ import structlog
 
 from codehub.cli.errors import CommandError
 from codehub.coordinator.storage_claims import Claims, claim_storage
-from codehub.domain.storage_location import StorageRoot
+from codehub.domain.storage_root import StorageRoot
 from codehub.embedded.private_paths import make_dir, write_private
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import Unobservable

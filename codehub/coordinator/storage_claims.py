@@ -13,7 +13,7 @@ import structlog
 
 from codehub.database.engine import create_unpooled_engine
 from codehub.database.installation import PostgresClaims
-from codehub.domain.storage_location import StorageRoot
+from codehub.domain.storage_root import StorageRoot
 from codehub.settings import Settings
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.errors import StorageProblem

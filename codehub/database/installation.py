@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.database.tables import installation, workspaces
-from codehub.domain.storage_location import StorageRoot
+from codehub.domain.storage_root import StorageRoot
 
 _CLAIMED_AT: Final = {
     StorageRoot.VOLUMES: installation.c.volumes_claimed_at,

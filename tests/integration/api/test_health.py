@@ -18,7 +18,7 @@ from codehub.database import installation
 from codehub.database.tables import health_checks, leadership
 from codehub.domain.health_checks import LEADER_CHECKS, VITAL, CheckName, Readiness
 from codehub.domain.states import Role
-from codehub.domain.storage_location import StorageRoot
+from codehub.domain.storage_root import StorageRoot
 from codehub.settings import Settings
 from tests.integration.api.conftest import BASE, Api
 from tests.services import Services, short_temp_dir

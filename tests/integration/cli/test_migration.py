@@ -15,7 +15,7 @@ from codehub.cli import migration, users
 from codehub.database import accounts, tables
 from codehub.database.engine import create_engine
 from codehub.database.installation import PostgresClaims
-from codehub.domain.storage_location import StorageRoot
+from codehub.domain.storage_root import StorageRoot
 from codehub.settings import Settings, load
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.archive.open_object_store import open_object_store

@@ -29,7 +29,7 @@ from codehub.database.tables import leadership, timeline, users, workspaces
 from codehub.domain.limits import Limits
 from codehub.domain.observation import JobState
 from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.domain.storage_location import StorageRoot
+from codehub.domain.storage_root import StorageRoot
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import Settings, load

@@ -6,7 +6,7 @@ import pytest
 
 from codehub.cli import data_directory
 from codehub.cli.errors import CommandError
-from codehub.domain.storage_location import StorageRoot
+from codehub.domain.storage_root import StorageRoot
 from codehub.storage.errors import Unobservable
 from codehub.storage.installation_marker import MARKER
 from codehub.storage.jobs.spec import StorageLocation
