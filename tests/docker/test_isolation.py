@@ -54,7 +54,7 @@ def listening(host: str) -> Iterator[int]:
 
 
 def host_address(fixture: RuntimeFixture, workspace_id: str) -> str:
-    form = "{{range .NetworkSettings.NetworkPool}}{{.Gateway}}{{end}}"
+    form = "{{range .NetworkSettings.Networks}}{{.Gateway}}{{end}}"
     return fixture.engine.docker("inspect", "--format", form, f"codehub-ws-{workspace_id}")
 
 

@@ -53,12 +53,12 @@ class Container:
 
     @property
     def ide(self) -> str:
-        [network] = self.description["NetworkSettings"]["NetworkPool"].values()
+        [network] = self.description["NetworkSettings"]["Networks"].values()
         return f"{network['IPAddress']}:8080"
 
     @property
     def gateway(self) -> str:
-        [network] = self.description["NetworkSettings"]["NetworkPool"].values()
+        [network] = self.description["NetworkSettings"]["Networks"].values()
         return str(network["Gateway"])
 
     def reaches(self, *names: str, dropped: Iterable[str] = ()) -> set[str]:

@@ -285,7 +285,7 @@ def _is_ours(listed: Mapping[str, Any]) -> bool:
 def _summary(listed: Mapping[str, Any]) -> ContainerSummary:
     labels = listed["Labels"]
     network = listed["HostConfig"]["NetworkMode"]
-    address = listed["NetworkSettings"]["NetworkPool"].get(network, {}).get("IPAddress")
+    address = listed["NetworkSettings"]["Networks"].get(network, {}).get("IPAddress")
     return ContainerSummary(
         id=listed["Id"],
         workspace_id=labels[Label.WORKSPACE],

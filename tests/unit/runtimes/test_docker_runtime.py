@@ -46,7 +46,7 @@ def listed(workspace_id: str, state: str) -> dict[str, object]:
         "Labels": {f"codehub.{name}": value for name, value in labels.items()},
         "State": state,
         "HostConfig": {"NetworkMode": "n"},
-        "NetworkSettings": {"NetworkPool": {"n": {"IPAddress": ""}}},
+        "NetworkSettings": {"Networks": {"n": {"IPAddress": ""}}},
     }
 
 
