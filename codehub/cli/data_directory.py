@@ -76,8 +76,8 @@ async def claim_or_check_storage(data_dir: Path, location: StorageLocation, clai
     if known is not None and known != database_id:
         raise CommandError(installation_mismatch(data_dir, known, database_id))
     if known is not None:
-        for kind in StorageRoot:
-            await claims.record(kind)
+        for root in StorageRoot:
+            await claims.record(root)
     await claim_storage(claims, location, create=True)
     if known is None:
         write_private(data_dir / INSTALLATION_ID, f"{database_id}\n")

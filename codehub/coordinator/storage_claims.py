@@ -33,7 +33,7 @@ class Claims(Protocol):
     """Repository of the claims that were made."""
 
     async def unclaimed(self) -> set[StorageRoot]: ...
-    async def record(self, location: StorageRoot) -> None: ...
+    async def record(self, root: StorageRoot) -> None: ...
 
 
 async def claim_storage(claims: Claims, location: StorageLocation, *, create: bool) -> list[str]:
@@ -50,18 +50,18 @@ async def claim_storage(claims: Claims, location: StorageLocation, *, create: bo
 
     unclaimed = await claims.unclaimed()
     left: list[str] = []
-    for kind, where, is_there, claim in (
+    for root, where, is_there, claim in (
         (StorageRoot.VOLUMES, str(location.volumes_root), volumes.is_there, claim_volumes),
         (StorageRoot.ARCHIVES, location.archive_url, archives.is_there, archives.initialise),
     ):
-        if kind not in unclaimed:
+        if root not in unclaimed:
             continue
         if not create and not is_there():
             left.append(where)
             continue
         await claim()
-        await claims.record(kind)
-        logger.debug("claimed for this installation", location=kind.value, where=where)
+        await claims.record(root)
+        logger.debug("claimed for this installation", location=root.value, where=where)
     return left
 
 

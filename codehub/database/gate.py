@@ -22,6 +22,7 @@ from codehub.database.tables import archives, workspaces
 from codehub.domain import allowed_changes
 from codehub.domain.backends import Backends
 from codehub.domain.conditions import initial_conditions
+from codehub.domain.home_keys import home_store_key
 from codehub.domain.limits import (
     Limits,
     Usage,
@@ -98,7 +99,7 @@ async def create(
             image_ref=image_ref,
             instance_backend=backends.instance,
             storage_backend=backends.storage,
-            home_store_key=f"users/{owner_id}/workspaces/{workspace_id}/home",
+            home_store_key=home_store_key(owner_id, workspace_id),
             standby_ttl_seconds=standby_ttl,
             archive_ttl_seconds=archive_ttl,
             desired_state=desired.value,

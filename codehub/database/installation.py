@@ -59,13 +59,9 @@ class PostgresClaims:
     async def unclaimed(self) -> set[StorageRoot]:
         async with self._engine.connect() as conn:
             row = (await conn.execute(select(installation))).one_or_none()
-        return {
-            location
-            for location, column in _CLAIMED_AT.items()
-            if row is None or row._mapping[column] is None
-        }
+        return {root for root, column in _CLAIMED_AT.items() if row is None or row._mapping[column] is None}
 
-    async def record(self, location: StorageRoot) -> None:
-        column = _CLAIMED_AT[location]
+    async def record(self, root: StorageRoot) -> None:
+        column = _CLAIMED_AT[root]
         async with self._engine.begin() as conn:
             await conn.execute(update(installation).where(column.is_(None)).values({column: func.now()}))

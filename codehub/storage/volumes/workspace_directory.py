@@ -8,17 +8,15 @@ at any point leaves either a ready volume or none, and never a home with the mar
 import errno
 import json
 import os
-import re
 import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from codehub.domain.ids import PATH_ID, is_path_id
+from codehub.domain.home_keys import home_store_key, parse_home_store_key
+from codehub.domain.ids import is_path_id
 from codehub.domain.observation import Generation, VolumeFact
 from codehub.host.durable_files import fsync_path, make_directory, read_if_there, write_durably
 from codehub.storage.errors import InvalidKey
-
-_HOME_KEY = re.compile(rf"users/({PATH_ID})/workspaces/({PATH_ID})/home")
 
 LEFTOVER_KINDS = ("staging", "deleted", "aside")
 
@@ -42,15 +40,16 @@ class WorkspaceDirectory:
     workspace_id: str
 
     @classmethod
-    def of_key(cls, root: Path, home_store_key: str) -> "WorkspaceDirectory":
-        match = _HOME_KEY.fullmatch(home_store_key)
-        if match is None:
-            raise InvalidKey(f"{home_store_key!r} is not a home_store_key")
-        return cls(root, match[1], match[2])
+    def of_key(cls, root: Path, key: str) -> "WorkspaceDirectory":
+        """Return the directory for a home_store_key; raise InvalidKey for anything else."""
+        try:
+            return cls(root, *parse_home_store_key(key))
+        except ValueError as error:
+            raise InvalidKey(str(error)) from error
 
     @property
     def home_store_key(self) -> str:
-        return f"users/{self.user_id}/workspaces/{self.workspace_id}/home"
+        return home_store_key(self.user_id, self.workspace_id)
 
     @property
     def path(self) -> Path:

@@ -27,8 +27,8 @@ from tests.waiting import PATIENCE, until
 
 async def _claim(api: Api) -> None:
     await installation.ensure(api.engine, "here", 2_000_000)
-    for location in StorageRoot:
-        await installation.PostgresClaims(api.engine).record(location)
+    for root in StorageRoot:
+        await installation.PostgresClaims(api.engine).record(root)
 
 
 async def _lead(api: Api, age: str) -> None:

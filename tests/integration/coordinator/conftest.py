@@ -257,8 +257,8 @@ async def new_stack(
     await ArchiveStore(f"file://{data_dir}/archives", INSTALLATION).initialise()
     engine = create_engine(database_url)
     await installation.ensure(engine, INSTALLATION, UID_BASE)
-    for location in StorageRoot:
-        await installation.PostgresClaims(engine).record(location)
+    for root in StorageRoot:
+        await installation.PostgresClaims(engine).record(root)
     async with engine.begin() as conn:
         await conn.execute(users.insert().values(id="u1", username="one", password_hash="x", role="user"))
     async with open_pool(database_url, 3, LOCK_TIMEOUT) as pool:
