@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from codehub.domain.apps_host import default_apps_domain
 from codehub.domain.backends import Backends
 from codehub.domain.disk import Reserve
 from codehub.domain.host_names import is_loopback
@@ -213,8 +214,7 @@ class Settings(BaseSettings):
         """`host[:port]` below which workspaces have their origins; empty in the path mode."""
         if self.apps_domain is not None:
             return self.apps_domain
-        port = urlsplit(self.base_url).port
-        return "localhost" if port is None else f"localhost:{port}"
+        return default_apps_domain(self.base_url)
 
     @property
     def weaknesses(self) -> tuple[Weakness, ...]:

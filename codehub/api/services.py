@@ -16,6 +16,7 @@ from codehub.api.sign_in_limit import SignInLimit
 from codehub.api.stream_revocation import SessionRevocations
 from codehub.bus.events import Subscriptions
 from codehub.clock import utc_now
+from codehub.domain.cookie_names import SESSION_COOKIE, cookie_name
 from codehub.domain.images import Image
 from codehub.domain.limits import Limits
 from codehub.domain.ttl import TtlDefaults
@@ -60,7 +61,7 @@ class Config:
 
     @cached_property
     def cookie_name(self) -> str:
-        return "__Host-session" if self.https else "session"
+        return cookie_name(SESSION_COOKIE, secure=self.https)
 
 
 @dataclass(frozen=True)

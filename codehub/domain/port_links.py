@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from codehub.domain.apps_host import apps_host, port_label
+
 
 @dataclass(frozen=True)
 class PortLinks:
@@ -19,6 +21,5 @@ class PortLinks:
         if not self.apps_domain:
             return {"VSCODE_PROXY_URI": "./proxy/{{port}}/"}
         base = urlsplit(self.base_url)
-        port = "" if ":" in self.apps_domain or base.port is None else f":{base.port}"
-        host = f"{{{{port}}}}--{workspace_id}.{self.apps_domain}{port}"
+        host = f"{port_label('{{port}}', workspace_id)}.{apps_host(self.apps_domain, self.base_url)}"
         return {"VSCODE_PROXY_URI": f"{base.scheme}://{host}/"}

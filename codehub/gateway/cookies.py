@@ -1,4 +1,4 @@
-"""Cookies: which are the platform's, and the workspace-only cookie that a ticket is exchanged for."""
+"""The platform's cookies, and the signed cookie that opens one workspace (ADR 0005)."""
 
 import base64
 import binascii
@@ -9,15 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-HOST_PREFIX: Final = "__Host-"
-SESSION_COOKIE: Final = "session"
-WORKSPACE_COOKIE: Final = "codehub-workspace"
-ENTRY_COOKIE: Final = "codehub-entry-"
-"""The beginning of the names of entry nonces."""
+from codehub.domain.cookie_names import ENTRY_COOKIE, HOST_PREFIX, SESSION_COOKIE, WORKSPACE_COOKIE
+
 _PLATFORM_COOKIES: Final = frozenset((SESSION_COOKIE.encode(), WORKSPACE_COOKIE.encode()))
 
 _WHITESPACE: Final = b" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0"
-"""All that some server strips off a name: those that decode Latin-1 first know more of it than ASCII has."""
+"""Everything that some server strips from a name. Latin-1 has more whitespace than ASCII."""
 _PREFIX: Final = b"codehub workspace cookie 1\0"
 _BODY = struct.Struct(">32sQ")
 _SIGNED = struct.Struct(">32sQ32s")
@@ -25,7 +22,7 @@ _SIGNED = struct.Struct(">32sQ32s")
 
 @dataclass(frozen=True)
 class CookieGrant:
-    """What a workspace cookie proves: it was made for this session, and for this host alone."""
+    """The content of a workspace cookie, which is valid for one session and one host."""
 
     session_hash: bytes
     expires_at: int
@@ -38,18 +35,18 @@ def cookie_pairs(header: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def cookie_values(header: bytes, name: bytes) -> list[bytes]:
-    """Every value under this name: another origin may have added its own beside ours."""
+    """Return all values of this name: another origin may have added one."""
     return [value for key, value in cookie_pairs(header) if key == name] if name in header else []
 
 
 def is_platform_cookie(name: bytes) -> bool:
-    """Whether CodeHub gives a meaning to this name. Browsers ignore the case of the `__Host-` prefix."""
+    """Return whether CodeHub uses this name. Browsers ignore the case of the `__Host-` prefix."""
     bare = name.lower().removeprefix(HOST_PREFIX.lower().encode())
     return bare in _PLATFORM_COOKIES or bare.startswith(ENTRY_COOKIE.encode())
 
 
 def without_platform_cookies(header: bytes) -> bytes:
-    """The Cookie field as a workspace may see it."""
+    """Return the Cookie field that a workspace may receive."""
     return b"; ".join(
         part.strip()
         for part in header.split(b";")
@@ -58,10 +55,10 @@ def without_platform_cookies(header: bytes) -> bytes:
 
 
 def may_set(set_cookie: bytes) -> bool:
-    """Whether a workspace may set this cookie: not one of ours, and not for other hosts.
+    """Return whether a workspace may set this cookie: it is not the platform's, nor for other hosts.
 
-    A cookie without a name is sent back as its bare value, which could read `session=...`. A name that is not
-    ASCII reads as one of ours wherever the rest of it is stripped or ignored.
+    A browser sends a cookie without a name back as its bare value, which could be `session=...`. A name
+    that is not ASCII may equal a platform cookie's for a server that strips or ignores the rest.
     """
     pair, *attributes = set_cookie.split(b";")
     name, separator, _ = pair.partition(b"=")

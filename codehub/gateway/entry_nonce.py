@@ -1,7 +1,8 @@
-"""Entry nonces: short-lived cookies that bind a ticket to the browser that asked for it.
+"""Entry nonces: short-lived cookies that bind a ticket to the browser that asked for it (ADR 0022).
 
-The workspace's origin sets the cookie, the ticket carries its hash, and the two must match on arrival. Each
-nonce has a cookie name of its own. Tabs that enter at the same time therefore do not overwrite each other's.
+The workspace's origin sets the cookie, the ticket carries its hash, and the two must match on arrival.
+Each nonce has a different cookie name, so that tabs that enter at the same time do not overwrite each
+other's.
 """
 
 import hashlib
@@ -9,8 +10,9 @@ import re
 import secrets
 from typing import Final
 
+from codehub.domain.cookie_names import ENTRY_COOKIE, cookie_name
 from codehub.gateway.config import Origins
-from codehub.gateway.cookies import ENTRY_COOKIE, HOST_PREFIX, cookie_pairs
+from codehub.gateway.cookies import cookie_pairs
 from codehub.gateway.http1.request_head import RequestHead
 
 SECONDS: Final = 120
@@ -28,7 +30,7 @@ def hash_of(nonce: bytes) -> str:
 
 
 def find_nonces(head: RequestHead, origins: Origins) -> list[bytes]:
-    """Return the nonces that this browser has for the host that it asks."""
+    """Return the nonces that this browser has for the requested host."""
     prefix = _name_prefix(origins).encode()
     return [
         value
@@ -38,7 +40,7 @@ def find_nonces(head: RequestHead, origins: Origins) -> list[bytes]:
 
 
 def renew_nonce(head: RequestHead, origins: Origins) -> tuple[str, str]:
-    """Return the hash of the browser's nonce, or of a new one, and the Set-Cookie value that keeps it."""
+    """Return the hash of the browser's nonce, or of a new one, and the Set-Cookie value for it."""
     known = find_nonces(head, origins)
     nonce = known[0].decode() if known else secrets.token_hex(16)
     secure = "; Secure" if origins.secure else ""
@@ -49,4 +51,4 @@ def renew_nonce(head: RequestHead, origins: Origins) -> tuple[str, str]:
 
 
 def _name_prefix(origins: Origins) -> str:
-    return (HOST_PREFIX if origins.secure else "") + ENTRY_COOKIE
+    return cookie_name(ENTRY_COOKIE, secure=origins.secure)

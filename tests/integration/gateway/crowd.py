@@ -3,7 +3,8 @@
 import asyncio
 from typing import cast
 
-from codehub.gateway.cookies import HOST_PREFIX, CookieGrant, sign
+from codehub.domain.cookie_names import HOST_PREFIX
+from codehub.gateway.cookies import CookieGrant, sign
 from tests.integration.gateway.harness import KEY, MINE, SESSION, hash_of
 from tests.integration.gateway.standalone import FOREVER, Standalone
 from tests.waiting import until
