@@ -1,4 +1,4 @@
-"""Activity: what a person does, told from a tab that is merely open (ADR 0004)."""
+"""Activity: recognises what a person does, as opposed to an open tab (ADR 0004)."""
 
 import re
 import time
@@ -39,7 +39,7 @@ _EDITOR = re.compile(
 _PRESENCE = re.compile(rb"\$onDidChangeWindowActive.{0,16}?\[(true|false)", re.DOTALL)
 _EXTENSION_HOST: Final = b'"desiredConnectionType":2'
 """The socket that reports presence: a window that has just loaded is active, and says only when that ends."""
-FORWARDED: Final = (b"/proxy/", b"/absproxy/")
+PORT_PATHS: Final = (b"/proxy/", b"/absproxy/")
 
 
 class ActivityRecorder:
@@ -56,7 +56,7 @@ class ActivityRecorder:
         """VS Code fetches assets and pings by itself; pages, writes and forwarded ports are a person's."""
         if head.wants_websocket:
             return
-        if kind == "any" or head.is_navigation or not head.is_safe or target.startswith(FORWARDED):
+        if kind == "any" or head.is_navigation or not head.is_safe or target.startswith(PORT_PATHS):
             self.touch(workspace_id)
 
     def inspectors(self, kind: Activity, workspace_id: str, *, freshly_loaded: bool) -> "Inspectors":

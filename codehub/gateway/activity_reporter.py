@@ -1,4 +1,4 @@
-"""Hands over what a worker has seen of the workspaces' use, and reports until when it has."""
+"""Reports of activity: a worker flushes what it saw to Redis, and reports that to PostgreSQL (ADR 0018)."""
 
 import asyncio
 import time
@@ -17,31 +17,37 @@ from codehub.ulids import new_id
 logger = structlog.get_logger(__name__)
 
 
-class Flushing(Protocol):
+class ActivitySink(Protocol):
     async def flush(self, uses: Mapping[str, float], gateway_id: str, number: int) -> None: ...
 
 
-class Reporting(Protocol):
+class WorkerRegistry(Protocol):
     async def register(self, gateway_id: str) -> None: ...
     async def report(self, gateway_id: str, flushes: int, ago: timedelta, *, ended: bool) -> int: ...
 
 
 class Use(NamedTuple):
+    """The last use of a workspace that is not known to be in the database."""
+
     at: float
     flush: int
-    """The first flush that has it. So has every later one, until the coordinator has carried one of them."""
+    """The first flush that contains it. Later ones repeat it until the coordinator has carried one."""
 
 
 class ActivityReporter:
-    """The worker's side of ADR 0018.
+    """Periodic reporter of one worker.
 
-    Each flush has every use that is not known to be in the database, because Redis may lose what it took.
-    A worker is registered from before its port answers until it has flushed everything at its end. The
+    Each flush contains every use that is not known to be in the database, because Redis may lose data.
+    A worker is registered before its port answers, and deregisters after its last flush. The
     coordinator waits for a worker that was killed.
     """
 
     def __init__(
-        self, recorder: ActivityRecorder, activity: Flushing, registry: Reporting, gateway_id: str = ""
+        self,
+        recorder: ActivityRecorder,
+        activity: ActivitySink,
+        registry: WorkerRegistry,
+        gateway_id: str = "",
     ) -> None:
         self._recorder = recorder
         self._activity = activity
@@ -51,19 +57,19 @@ class ActivityReporter:
         self._uncarried: dict[str, Use] = {}
 
     async def begin(self) -> None:
-        await self._registry.begin(self._id)
+        await self._registry.register(self._id)
 
     async def run(self, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
-            await self._hand_over()
+            await self._report()
             raise_if_cancelled()
 
     async def end(self) -> None:
-        """Hand over the rest, and deregister. If that fails, the coordinator counts the worker as silent."""
-        await self._hand_over(ended=True)
+        """Report the rest, and deregister. If that fails, the coordinator counts the worker as silent."""
+        await self._report(ended=True)
 
-    async def _hand_over(self, *, ended: bool = False) -> None:
+    async def _report(self, *, ended: bool = False) -> None:
         began = time.monotonic()
         uses = self._collect()
         try:
@@ -75,12 +81,12 @@ class ActivityReporter:
             ago = timedelta(seconds=time.monotonic() - began)
             carried = await self._registry.report(self._id, self._flushes, ago, ended=ended)
         except CONNECTION_ERRORS as error:
-            logger.warning("the database did not take the report", error=str(error))
+            logger.warning("activity could not be reported to the database", error=str(error))
             return
         self._forget(carried)
 
     def _collect(self) -> dict[str, float]:
-        """Return everything that the next flush has to have."""
+        """Return everything that the next flush must contain."""
         self._flushes += 1
         for workspace_id, at in self._recorder.collect().items():
             before = self._uncarried.get(workspace_id)

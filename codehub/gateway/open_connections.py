@@ -1,4 +1,4 @@
-"""Which connections are open by whose leave, so that they end the moment it is withdrawn."""
+"""Registry of open connections by the session and workspace that permit them."""
 
 from typing import NamedTuple, Protocol
 
@@ -7,36 +7,40 @@ from codehub.domain.states import Role
 
 class Revocable(Protocol):
     def revoke(self) -> None:
-        """End now, whatever is under way."""
+        """End now, even in the middle of a response."""
 
 
 class Grant(NamedTuple):
+    """What permits a connection to be open."""
+
     session_hash: bytes
     workspace_id: str
-    """Empty for the platform's own streams."""
+    """Empty for the platform's event streams."""
     role: Role | None
-    """In which the session was when it opened this; None: there was no such session."""
+    """The role of the session when it opened the connection. None if there was no such session."""
 
 
 class OpenConnections:
+    """Connections that end as soon as their grant is withdrawn."""
+
     def __init__(self) -> None:
         self._of_session: dict[bytes, dict[Revocable, Role | None]] = {}
         self._of_workspace: dict[str, set[Revocable]] = {}
 
-    def add(self, connection: Revocable, leave: Grant) -> None:
-        self._of_session.setdefault(leave.session_hash, {})[connection] = leave.role
-        if leave.workspace_id:
-            self._of_workspace.setdefault(leave.workspace_id, set()).add(connection)
+    def add(self, connection: Revocable, grant: Grant) -> None:
+        self._of_session.setdefault(grant.session_hash, {})[connection] = grant.role
+        if grant.workspace_id:
+            self._of_workspace.setdefault(grant.workspace_id, set()).add(connection)
 
-    def discard(self, connection: Revocable, leave: Grant) -> None:
-        if of_session := self._of_session.get(leave.session_hash):
+    def discard(self, connection: Revocable, grant: Grant) -> None:
+        if of_session := self._of_session.get(grant.session_hash):
             of_session.pop(connection, None)
             if not of_session:
-                del self._of_session[leave.session_hash]
-        if of_workspace := self._of_workspace.get(leave.workspace_id):
+                del self._of_session[grant.session_hash]
+        if of_workspace := self._of_workspace.get(grant.workspace_id):
             of_workspace.discard(connection)
             if not of_workspace:
-                del self._of_workspace[leave.workspace_id]
+                del self._of_workspace[grant.workspace_id]
 
     def sessions(self) -> list[bytes]:
         return list(self._of_session)
@@ -48,7 +52,7 @@ class OpenConnections:
         return workspace_id in self._of_workspace
 
     def revoke_session(self, session_hash: bytes, *, but_in: Role | None = None) -> None:
-        """End what is open by this session; what it opened in the role that it still has may stay."""
+        """End the session's connections, except those opened in the role `but_in`."""
         for connection, role in list(self._of_session.get(session_hash, {}).items()):
             if role is None or role is not but_in:
                 connection.revoke()

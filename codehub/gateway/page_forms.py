@@ -1,8 +1,6 @@
-"""The buttons of the pages where no script runs: a form is posted, and its page is shown again."""
+"""Forms behind the buttons of the gateway's pages, for browsers that run no script."""
 
 import time
-from collections.abc import Coroutine
-from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
 from codehub.database.gate import RecoverFrom
@@ -10,81 +8,88 @@ from codehub.database.gateway_queries import Visitor
 from codehub.domain.audit import Actor
 from codehub.domain.ids import is_ulid
 from codehub.domain.problems import NotFound, Problem, RunningLimitExceeded, WorkspaceNotFound
+from codehub.domain.reserved_paths import FORM_PATH
 from codehub.domain.states import Phase
 from codehub.domain.workspace import RecoverSource
-from codehub.gateway import cookies
+from codehub.gateway import cookies, refusals
 from codehub.gateway.config import Origins
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.reply import Reply
+from codehub.gateway.http1.route_result import Lookup
 from codehub.gateway.origin_check import is_cross_origin
 from codehub.gateway.pages import Pages
 from codehub.gateway.route_cache import RouteCache
-from codehub.gateway.workspace_entry import WorkspaceRequest, local_path
-
-PLACE: Final = "/.codehub/do"
+from codehub.gateway.workspace_entry import local_path
+from codehub.gateway.workspace_request import WorkspaceRequest
 
 
 class PageForms:
-    def __init__(self, origins: Origins, directory: RouteCache, pages: Pages) -> None:
+    """Handler of the forms. Each redirects to the page that it was on."""
+
+    def __init__(self, origins: Origins, route_cache: RouteCache, pages: Pages) -> None:
         self._origins = origins
-        self._directory = directory
+        self._route_cache = route_cache
         self._pages = pages
 
-    def handle(self, visit: WorkspaceRequest, address: str) -> Reply | Coroutine[Any, Any, Reply]:
-        """Answer a form that the owner sent, from `address`; all that it says is in its URL."""
-        head = visit.head
-        path, _, query = visit.target.decode().partition("?")
-        if path != PLACE or head.method not in (b"GET", b"POST"):
-            return reply.error(404, "NOT_FOUND", "There is nothing here.")
-        asked = {name: values[0] for name, values in parse_qs(query).items()}
-        page = f"/w/{visit.workspace_id}{local_path(asked.get('to', '/'))}"
-        if head.method == b"GET":  # somebody loads again what a form led to
-            return self._go(page)
+    def handle(self, request: WorkspaceRequest, address: str) -> Reply | Lookup:
+        """Handle a form from the client at `address`. All of its values are in the URL."""
+        head = request.head
+        path, _, query = request.target.decode().partition("?")
+        if path != FORM_PATH or head.method not in (b"GET", b"POST"):
+            return refusals.not_found()
+        values = {name: values[0] for name, values in parse_qs(query).items()}
+        page = f"/w/{request.workspace_id}{local_path(values.get('to', '/'))}"
+        if head.method == b"GET":  # a reload of what a form led to
+            return self._redirect(page)
         if is_cross_origin(head, self._origins, self._origins.platform):
-            return reply.error(403, "FORBIDDEN", "Another site's page may not ask this.")
-        return self._submit(visit, address, asked, page)
+            return refusals.cross_origin()
+        return Lookup(self._submit(request, address, values, page))
 
-    async def _submit(self, visit: WorkspaceRequest, address: str, asked: dict[str, str], page: str) -> Reply:
-        head = visit.head
-        visitor = await self._visitor(visit, address)
+    async def _submit(
+        self, request: WorkspaceRequest, address: str, values: dict[str, str], page: str
+    ) -> Reply:
+        head = request.head
+        visitor = await self._visitor(request, address)
         if visitor is None:
-            return self._go(f"/login?next={quote(page, safe='/')}")
+            return self._redirect(f"/login?next={quote(page, safe='/')}")
         try:
-            await self._fulfil(visit.workspace_id, visitor, address, asked)
+            await self._apply(request.workspace_id, visitor, address, values)
         except RunningLimitExceeded as problem:
-            counted = await self._directory.source.counted(visitor.user_id, besides=visit.workspace_id)
+            counted = await self._route_cache.source.counted_workspaces(
+                visitor.user_id, besides=request.workspace_id
+            )
             return self._pages.over_the_limit(head, problem.message, counted, page)
         except WorkspaceNotFound:
             return self._pages.missing(head)
         except Problem as problem:
             return self._pages.refused(head, problem, page)
-        return self._go(page)
+        return self._redirect(page)
 
-    async def _visitor(self, visit: WorkspaceRequest, address: str) -> Visitor | None:
-        values = cookies.cookie_values(visit.head.get(b"cookie"), self._origins.session_cookie)
-        if not values:
+    async def _visitor(self, request: WorkspaceRequest, address: str) -> Visitor | None:
+        sessions = cookies.cookie_values(request.head.get(b"cookie"), self._origins.session_cookie)
+        if not sessions:
             return None
-        visitor = await self._directory.find_visitor(cookies.session_hash(values[0]), address)
+        visitor = await self._route_cache.find_visitor(cookies.session_hash(sessions[0]), address)
         return None if visitor is None or visitor.expires_at <= time.time() else visitor
 
-    async def _fulfil(self, workspace_id: str, visitor: Visitor, address: str, asked: dict[str, str]) -> None:
-        source, wish = self._directory.source, asked.get("wish", "")
-        about = asked.get("workspace", workspace_id)
-        await self._check_owner(about, visitor)
-        if wish == "start":
-            await source.wake(about, visitor.username)
-        elif wish == "stop":
-            await source.stop(about, visitor.username)
-        elif wish == "recover":
+    async def _apply(self, workspace_id: str, visitor: Visitor, address: str, values: dict[str, str]) -> None:
+        source, action = self._route_cache.source, values.get("wish", "")
+        target_id = values.get("workspace", workspace_id)
+        await self._check_owner(target_id, visitor)
+        if action == "start":
+            await source.wake(target_id, visitor.username)
+        elif action == "stop":
+            await source.stop(target_id, visitor.username)
+        elif action == "recover":
             owner = Actor.person(visitor.user_id, visitor.username, visitor.role, address)
-            await source.recover(about, owner, _recover_from(asked))
+            await source.recover(target_id, owner, _recover_from(values))
         else:
             raise NotFound
 
     async def _check_owner(self, workspace_id: str, visitor: Visitor) -> None:
         route = None
         if is_ulid(workspace_id):
-            route = await self._directory.load_route(workspace_id)
+            route = await self._route_cache.load_route(workspace_id)
         if (
             route is None
             or route.owner_id != visitor.user_id
@@ -92,14 +97,14 @@ class PageForms:
         ):
             raise WorkspaceNotFound
 
-    def _go(self, path: str) -> Reply:
+    def _redirect(self, path: str) -> Reply:
         return reply.redirect(f"{self._origins.platform}{path}", status=303)
 
 
-def _recover_from(asked: dict[str, str]) -> RecoverFrom | None:
-    if "from" not in asked:
+def _recover_from(values: dict[str, str]) -> RecoverFrom | None:
+    if "from" not in values:
         return None
     try:
-        return RecoverFrom(RecoverSource(asked["from"]), asked.get("archive_op_id"))
+        return RecoverFrom(RecoverSource(values["from"]), values.get("archive_op_id"))
     except ValueError:
         raise NotFound from None

@@ -1,4 +1,4 @@
-"""What is answered for a port of a workspace that has nothing to say itself."""
+"""Replies for a port of a workspace that cannot be relayed to (ADR 0013)."""
 
 import os
 
@@ -12,7 +12,7 @@ class PortErrors:
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
 
-    def none(self, head: RequestHead) -> Reply:
+    def no_such_port(self, head: RequestHead) -> Reply:
         if head.is_navigation:
             return self._pages.no_port(head)
         return reply.error(404, "NOT_FOUND", "A port is a number from 1 to 65535, in plain digits.")
@@ -20,18 +20,19 @@ class PortErrors:
     def off(self, head: RequestHead) -> Reply:
         if head.is_navigation:
             return self._pages.ports_are_off(head)
-        words = "Ports are off: this workspace was started without a network of its own."
-        return reply.error(502, "UPSTREAM_UNAVAILABLE", words)
+        message = "Ports are off: this workspace was started without a network of its own."
+        return reply.error(502, "UPSTREAM_UNAVAILABLE", message)
 
     def unreachable(self, head: RequestHead, port: int, address: str) -> Reply:
-        if _has_no_door(address):
+        if _has_no_port_broker(address):
             return self.off(head)
         if head.is_navigation:
             return self._pages.nothing_listens(head, port, in_container=address.startswith("tcp:"))
-        words = f"Nothing answers on port {port} of this workspace."
-        return reply.error(502, "UPSTREAM_UNAVAILABLE", words)
+        message = f"Nothing answers on port {port} of this workspace."
+        return reply.error(502, "UPSTREAM_UNAVAILABLE", message)
 
 
-def _has_no_door(address: str) -> bool:
+def _has_no_port_broker(address: str) -> bool:
+    """Return whether the workspace was started without a network of its own."""
     kind, _, where = address.partition(":")
     return kind == "broker" and not os.access(where.rpartition(":")[0], os.F_OK)

@@ -1,4 +1,4 @@
-"""The directory's source: PostgreSQL, and the gate through which pages wake, stop and recover."""
+"""PostgreSQL as the source of the route cache, and the gate for the pages' actions."""
 
 from collections.abc import Callable
 
@@ -15,6 +15,8 @@ from codehub.domain.workspace import Workspace
 
 
 class PostgresSource:
+    """Source of sessions and routes that reads PostgreSQL."""
+
     def __init__(self, engine: AsyncEngine, limits: Limits, woke: Callable[[], None]) -> None:
         self._engine = engine
         self._limits = limits
@@ -28,20 +30,20 @@ class PostgresSource:
         async with self._engine.connect() as conn:
             return await gateway_queries.find_route(conn, workspace_id)
 
-    async def situation(self, workspace_id: str) -> StatusPageData | None:
+    async def status_page_data(self, workspace_id: str) -> StatusPageData | None:
         async with self._engine.connect() as conn:
             return await gateway_queries.find_status_page_data(conn, workspace_id)
 
-    async def counted(self, owner_id: str, *, besides: str) -> list[Workspace]:
+    async def counted_workspaces(self, owner_id: str, *, besides: str) -> list[Workspace]:
         async with self._engine.connect() as conn:
             return await gateway_queries.counted_workspaces(conn, owner_id, besides=besides)
 
     async def wake(self, workspace_id: str, actor: str) -> None:
-        if await self._wish(workspace_id, DesiredState.RUNNING, actor):
+        if await self._set_desired_state(workspace_id, DesiredState.RUNNING, actor):
             self._woke()
 
     async def stop(self, workspace_id: str, actor: str) -> None:
-        await self._wish(workspace_id, DesiredState.STANDBY, actor)
+        await self._set_desired_state(workspace_id, DesiredState.STANDBY, actor)
 
     async def recover(self, workspace_id: str, owner: Actor, source: RecoverFrom | None) -> None:
         async with audit.transaction(self._engine, owner, utc_now()) as act:
@@ -52,9 +54,11 @@ class PostgresSource:
             details = gate.audit_details(source)
             await act.record(Action.WORKSPACE_RECOVERED, target, owner=owner.name, **details)
 
-    async def _wish(self, workspace_id: str, desired: DesiredState, actor: str) -> bool:
-        """Return whether it was not wished for already."""
+    async def _set_desired_state(self, workspace_id: str, desired: DesiredState, actor: str) -> bool:
+        """Return whether this changed anything."""
         now = utc_now()
         async with self._engine.begin() as conn:
-            wished = await gate.set_desired_state(conn, workspace_id, desired, actor=actor, limits=self._limits, now=now)
-        return wished.updated_at == now
+            workspace = await gate.set_desired_state(
+                conn, workspace_id, desired, actor=actor, limits=self._limits, now=now
+            )
+        return workspace.updated_at == now

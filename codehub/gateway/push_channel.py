@@ -19,15 +19,15 @@ CHANNELS: Final = ("route_changed", "session_ended", "user_changed")
 class PushChannel:
     """Subscriber that turns notifications into invalidations of the route cache and revocations."""
 
-    def __init__(self, database_url: str, watch: RevocationHandler) -> None:
-        self._watch = watch
+    def __init__(self, database_url: str, revocation: RevocationHandler) -> None:
+        self._revocation = revocation
         self._listener = NotificationListener(
             database_url,
             CHANNELS,
             self._on_notification,
             on_connected=self._on_connected,
-            on_answer=watch.answered,
-            on_interrupted=watch.lost,
+            on_answer=revocation.channel_answered,
+            on_interrupted=revocation.channel_lost,
             probe_interval=PING_SECONDS,
             timeout=ANSWER_SECONDS,
             longest_pause=LONGEST_PAUSE,
@@ -38,17 +38,17 @@ class PushChannel:
         await self._listener.run()
 
     async def _on_connected(self) -> None:
-        self._watch.regained()
+        self._revocation.channel_regained()
 
     def _on_notification(self, channel: str, payload: str) -> None:
         try:
             fields = json.loads(payload)
             if channel == "session_ended":
-                self._watch.session_ended(bytes.fromhex(fields["id_hash"]))
+                self._revocation.session_ended(bytes.fromhex(fields["id_hash"]))
             elif channel == "user_changed":
-                self._watch.user_changed(str(fields["id"]))
+                self._revocation.user_changed(str(fields["id"]))
             else:
-                self._watch.route_changed(str(fields["id"]))
+                self._revocation.route_changed(str(fields["id"]))
         except (ValueError, KeyError, TypeError):
             logger.warning("a notification is unreadable", channel=channel)
-            self._watch.unreadable()
+            self._revocation.unreadable_push()

@@ -1,7 +1,7 @@
-"""Sessions and routes in memory, so that the hot path asks neither PostgreSQL nor Redis.
+"""Cache of sessions and routes, so that the hot path reads neither PostgreSQL nor Redis.
 
-What is in memory counts only while the push channel that invalidates it has answered lately. A lookup that
-an invalidation overtakes is made again, so that nothing older than the last push is ever remembered.
+Entries are valid only while the push channel that invalidates them answers. A lookup that an
+invalidation overtakes is repeated, so that nothing older than the last push enters the cache.
 """
 
 import math
@@ -24,37 +24,37 @@ Value = TypeVar("Value")
 
 
 class NotCached(Enum):
-    """Not in memory: ask the database."""
+    """Marker for a key that is not in memory. (None means that it does not exist.)"""
 
-    NOT_CACHED = "unknown"
+    NOT_CACHED = "not cached"
 
 
 NOT_CACHED: Final = NotCached.NOT_CACHED
 
 
 class Source(Protocol):
-    """The truth behind the directory: PostgreSQL, or a test's own."""
+    """What the cache reads from, and what the gateway's pages act on."""
 
     async def visitor(self, id_hash: bytes) -> Visitor | None: ...
 
     async def route(self, workspace_id: str) -> Route | None: ...
 
-    async def situation(self, workspace_id: str) -> StatusPageData | None: ...
+    async def status_page_data(self, workspace_id: str) -> StatusPageData | None: ...
 
-    async def counted(self, owner_id: str, *, besides: str) -> list[Workspace]: ...
+    async def counted_workspaces(self, owner_id: str, *, besides: str) -> list[Workspace]: ...
 
     async def wake(self, workspace_id: str, actor: str) -> None:
-        """Wish for RUNNING through the gate; raises its Problem when that cannot be."""
+        """Set the desired state RUNNING. Raises the gate's Problem if it refuses."""
 
     async def stop(self, workspace_id: str, actor: str) -> None:
-        """Wish for STANDBY, in the same way."""
+        """Set the desired state STANDBY, likewise."""
 
     async def recover(self, workspace_id: str, owner: Actor, source: RecoverFrom | None) -> None:
-        """Ask for the recovery from an error, in the same way."""
+        """Request the recovery from an error, likewise."""
 
 
 class _Lookup:
-    """One question under way."""
+    """A lookup in progress."""
 
     __slots__ = ("overtaken",)
 
@@ -63,29 +63,31 @@ class _Lookup:
 
 
 class _Cache(Generic[Key, Value]):
-    def __init__(self, ask: Callable[[Key], Awaitable[Value | None]]) -> None:
-        self._ask: Callable[[Key], Awaitable[Value | None]] = ask
+    """Map that loads missing values and repeats overtaken lookups."""
+
+    def __init__(self, read: Callable[[Key], Awaitable[Value | None]]) -> None:
+        self._read: Callable[[Key], Awaitable[Value | None]] = read
         self.known: dict[Key, Value] = {}
-        self._asking: dict[Key, set[_Lookup]] = {}
+        self._lookups: dict[Key, set[_Lookup]] = {}
 
     async def load(self, key: Key) -> Value | None:
         lookup = _Lookup()
-        self._asking.setdefault(key, set()).add(lookup)
+        self._lookups.setdefault(key, set()).add(lookup)
         try:
             while True:
                 lookup.overtaken = False
-                value = await self._ask(key)
+                value = await self._read(key)
                 if not lookup.overtaken:
                     self._remember(key, value)
                     return value
         finally:
-            self._asking[key].discard(lookup)
-            if not self._asking[key]:
-                del self._asking[key]
+            self._lookups[key].discard(lookup)
+            if not self._lookups[key]:
+                del self._lookups[key]
 
     def forget(self, key: Key) -> None:
         self.known.pop(key, None)
-        for lookup in self._asking.get(key, ()):
+        for lookup in self._lookups.get(key, ()):
             lookup.overtaken = True
 
     def forget_all(self) -> None:
@@ -93,12 +95,12 @@ class _Cache(Generic[Key, Value]):
         self.overtake_all()
 
     def overtake_all(self) -> None:
-        for lookups in self._asking.values():
+        for lookups in self._lookups.values():
             for lookup in lookups:
                 lookup.overtaken = True
 
     def _remember(self, key: Key, value: Value | None) -> None:
-        """What is not there is not remembered: guesses of strangers shall not fill the memory."""
+        """Add a value that exists. Guesses of strangers must not fill the memory."""
         if value is None:
             return
         if len(self.known) >= MAX_ENTRIES:
@@ -107,11 +109,13 @@ class _Cache(Generic[Key, Value]):
 
 
 class RouteCache:
+    """Sessions and routes, invalidated by NOTIFY."""
+
     def __init__(self, source: Source) -> None:
         self.source = source
         self._visitors: _Cache[bytes, Visitor] = _Cache(source.visitor)
         self._routes: _Cache[str, Route] = _Cache(source.route)
-        self._lookups = SessionLookups()
+        self._session_lookups = SessionLookups()
         self._answered_at = -math.inf
 
     @property
@@ -131,7 +135,7 @@ class RouteCache:
         return self._routes.known.get(workspace_id, NOT_CACHED) if self.fresh else NOT_CACHED
 
     def holds(self, id_hash: bytes, visitor: Visitor, route: Route) -> bool:
-        """Whether these very ones are in memory, and the memory is to be trusted."""
+        """Return whether the cache is fresh and holds these very objects."""
         return (
             self._visitors.known.get(id_hash) is visitor
             and self._routes.known.get(route.workspace_id) is route
@@ -139,16 +143,16 @@ class RouteCache:
         )
 
     def remembers(self, id_hash: bytes) -> bool:
-        """Whether no push has spoken of this session since it was loaded."""
+        """Return whether this session was loaded and not invalidated since."""
         return id_hash in self._visitors.known
 
     async def load_visitor(self, id_hash: bytes) -> Visitor | None:
-        """Look up a session that was one before: a ticket names it, or something open belongs to it."""
+        """Look up a session that existed before: a ticket or an open connection names it."""
         return await self._visitors.load(id_hash)
 
     async def find_visitor(self, id_hash: bytes, address: str) -> Visitor | None:
-        """Look up the session that a cookie of the client at `address` names; raises TooManyRequests."""
-        return await self._lookups.find(id_hash, address, lambda: self._visitors.load(id_hash))
+        """Look up the session of a client's cookie. Raises TooManyRequests if `address` guesses."""
+        return await self._session_lookups.find(id_hash, address, lambda: self._visitors.load(id_hash))
 
     async def load_route(self, workspace_id: str) -> Route | None:
         return await self._routes.load(workspace_id)
@@ -160,7 +164,7 @@ class RouteCache:
         self._routes.forget(workspace_id)
 
     def forget_user(self, user_id: str) -> None:
-        """A user changed: whatever is being looked up may be about that user."""
+        """Forget the user's sessions, and repeat all lookups of sessions: they may be the user's."""
         known = self._visitors.known
         for id_hash in [key for key, value in known.items() if value.user_id == user_id]:
             self._visitors.forget(id_hash)

@@ -1,4 +1,4 @@
-"""One gateway worker: the public port, and what runs beside it."""
+"""One gateway worker: the public port, and the tasks that run beside it."""
 
 import asyncio
 import contextlib
@@ -24,6 +24,7 @@ from codehub.gateway.certificate import RenewedCertificate
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.client_connection import ClientConnection
+from codehub.gateway.http1.interfaces import ManagedConnection
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.turn_queue import TurnQueue
 from codehub.gateway.http1.upstream import Pool
@@ -45,6 +46,8 @@ BACKLOG: Final = 1024
 
 
 class RedisTickets:
+    """Store of tickets that expire (ADR 0022)."""
+
     def __init__(self, redis: Redis, seconds: int) -> None:
         self._redis = redis
         self._seconds = seconds
@@ -75,25 +78,25 @@ class Gateway:
         self.addresses = AddressShares(config.connection_share, config.trusted_proxies)
         self.handshakes = AddressShares(config.connection_share, config.trusted_proxies)
         self.pool = Pool(config.timeouts.connect, self.turns)
-        self.live = OpenConnections()
-        self.directory = RouteCache(source)
-        self.watch = RevocationHandler(self.directory, self.live, self.pool.drop)
+        self.open_connections = OpenConnections()
+        self.route_cache = RouteCache(source)
+        self.revocation = RevocationHandler(self.route_cache, self.open_connections, self.pool.drop)
         self.recorder = ActivityRecorder()
         pages = Pages(origins)
-        entrance = WorkspaceEntry(origins, self.directory, ticket_store, pages, cookie_key)
-        self.router = Router(config, self.directory, self.recorder, entrance, pages, cookie_key)
+        entry = WorkspaceEntry(origins, self.route_cache, ticket_store, pages, cookie_key)
+        self.router = Router(config, self.route_cache, self.recorder, entry, pages, cookie_key)
         self.certificate = None if config.tls is None else RenewedCertificate(config.tls)
         self.draining = False
         self.now = 0.0
-        """The loop's time to within a tick: near enough for deadlines, and free on the hot path."""
+        """The loop's time to within a tick: exact enough for deadlines, and free on the hot path."""
         self.port = 0
         self._empty = asyncio.Event()
-        self._connections: set[ClientConnection] = set()
-        self._errands: set[asyncio.Task[Any]] = set()
+        self._connections: set[ManagedConnection] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @asynccontextmanager
     async def listening(self, bound: socket.socket | None = None) -> AsyncIterator[None]:
-        """Serve the public port; on leaving, drain and close."""
+        """Serve the public port. At the end, drain and close."""
         loop = asyncio.get_running_loop()
         self.now = loop.time()
         listener = bound or bind(self.config.host, self.config.port)
@@ -103,14 +106,14 @@ class Gateway:
         try:
             yield
         finally:
-            queued = [] if self.certificate else _accept_all(listener)
+            queued = [] if self.certificate else _accept_queued(listener)
             server.close()
             for connection in queued:
                 await loop.connect_accepted_socket(lambda: ClientConnection(self), connection)
             await self._drain()
             ticking.cancel()
             await asyncio.gather(ticking, return_exceptions=True)
-            await self.watch.close()
+            await self.revocation.close()
             self.pool.close()
 
     async def _open(self, listener: socket.socket) -> asyncio.AbstractServer | TlsServer:
@@ -122,14 +125,14 @@ class Gateway:
             self.certificate,
             lambda: ClientConnection(self),
             self.start,
-            patience=self.timeouts.head,
-            most=self.config.max_connections,
+            handshake_timeout=self.timeouts.head,
+            max_pending=self.config.max_connections,
             addresses=self.handshakes,
         )
         server.open(BACKLOG)
         return server
 
-    def admit(self, connection: ClientConnection, share: AddressShare) -> Reply | None:
+    def admit(self, connection: ManagedConnection, share: AddressShare) -> Reply | None:
         """Register a connection, and return the refusal if there are too many."""
         self.metrics.connected()
         self._connections.add(connection)
@@ -139,22 +142,22 @@ class Gateway:
             return _too_many(429, "Too many connections from your network.")
         return None
 
-    def forget(self, connection: ClientConnection) -> None:
+    def forget(self, connection: ManagedConnection) -> None:
         self.metrics.disconnected()
         self._connections.discard(connection)
         if self.draining and not self._connections:
             self._empty.set()
 
-    def start(self, errand: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(errand)
-        self._errands.add(task)
-        task.add_done_callback(self._errand_ended)
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
         return task
 
-    def _errand_ended(self, task: asyncio.Task[Any]) -> None:
-        self._errands.discard(task)
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("an errand failed", exc_info=error)
+            logger.error("a task of the gateway failed", exc_info=error)
 
     async def _tick(self) -> None:
         loop = asyncio.get_running_loop()
@@ -172,7 +175,7 @@ class Gateway:
             await asyncio.sleep(TICK_SECONDS)
 
     async def _drain(self) -> None:
-        """Requests under way get their answers, within a limit."""
+        """Finish the requests in progress, within a time limit."""
         self.draining = True
         for connection in list(self._connections):
             connection.drain()
@@ -208,13 +211,13 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _accept_all(listener: socket.socket) -> list[socket.socket]:
-    """Who stands in the kernel's queue was told that somebody is here; closing the port would reset them."""
+def _accept_queued(listener: socket.socket) -> list[socket.socket]:
+    """Accept the connections in the kernel's queue: closing the port would reset them."""
     queued = []
     for _ in range(BACKLOG):
         try:
             queued.append(listener.accept()[0])
-        except OSError:  # the queue is empty, or there is no room for more
+        except OSError:  # the queue is empty, or no descriptor is left
             break
     return queued
 
@@ -226,7 +229,7 @@ async def serve(
     ready: Callable[[], None],
     metrics: WorkerMetrics | None = None,
 ) -> None:
-    """Run one worker until `stop`; `ready` is called once the port answers."""
+    """Run one worker until `stop`, and call `ready` once the port answers."""
     counts = metrics or GatewayMetrics(1).of_worker(0)
     engine = create_engine(config.database_url, statement_seconds=STATEMENT_SECONDS)
     redis: Redis = Redis.from_url(config.redis_url, socket_timeout=5, socket_connect_timeout=5)
@@ -234,20 +237,20 @@ async def serve(
         cookie_key = await gateway_queries.read_cookie_key(config.database_url)
         source = PostgresSource(engine, config.limits, counts.woke)
         gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key, counts)
-        channel = PushChannel(config.database_url, gateway.watch)
-        handover = ActivityReporter(
+        channel = PushChannel(config.database_url, gateway.revocation)
+        reporter = ActivityReporter(
             gateway.recorder, ActivityLog(redis), GatewayRegistry(config.database_url)
         )
-        # A worker that cannot have the port must not be registered: the coordinator would wait for it.
+        # Bind first: the coordinator would wait for a worker that is registered and has no port (ADR 0018).
         with bind(config.host, config.port) as listener:
-            await handover.begin()
-            handing_over = handover.run(config.activity_flush_interval)
+            await reporter.begin()
+            reporting = reporter.run(config.activity_flush_interval)
             try:
-                async with _beside(channel.run(), handing_over), gateway.listening(listener):
+                async with _beside(channel.run(), reporting), gateway.listening(listener):
                     ready()
                     await stop.wait()
             finally:
-                await handover.end()
+                await reporter.end()
     finally:
         await redis.aclose()
         await engine.dispose()
@@ -255,7 +258,7 @@ async def serve(
 
 @asynccontextmanager
 async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run these beside the body. They do not end by themselves; one that does takes the worker down."""
+    """Run endless work beside the body. If one of them fails, so does the worker."""
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(item) for item in work]
         yield

@@ -1,9 +1,9 @@
-"""The entrance of a workspace: the way in by ticket, and the pages while there is none."""
+"""Entry of a workspace: its page on the platform, and the ticket that leads to its origin.
 
-import math
-from collections.abc import Coroutine
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+ADR 0005 says why each workspace has an origin, ADR 0022 how a ticket is bound to one browser.
+"""
+
+from typing import Final, Protocol
 from urllib.parse import parse_qs, quote, urlencode
 
 from codehub.bus.tickets import Ticket
@@ -11,17 +11,20 @@ from codehub.database.gateway_queries import StatusPageData, Visitor
 from codehub.domain.backends import left_alone_message
 from codehub.domain.ports import parse_port
 from codehub.domain.problems import OperationInProgress, Problem, RunningLimitExceeded, WorkspaceNotFound
+from codehub.domain.reserved_paths import BEGIN_PATH, ENTER_PATH
 from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.gateway import cookies, entry_nonce
+from codehub.gateway import cookies, entry_nonce, refusals
 from codehub.gateway.config import Origins
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_head import RequestHead
+from codehub.gateway.http1.route_result import Lookup
 from codehub.gateway.pages import Pages
 from codehub.gateway.route_cache import RouteCache
+from codehub.gateway.workspace_request import WorkspaceRequest
 
-BEGIN: Final = "/.codehub/begin"
-ENTER: Final = "/.codehub/enter"
+_BEGIN: Final = BEGIN_PATH.encode()
+_ENTER: Final = ENTER_PATH.encode()
 
 
 class Tickets(Protocol):
@@ -30,32 +33,14 @@ class Tickets(Protocol):
     async def consume(self, token: str) -> Ticket | None: ...
 
 
-@dataclass(slots=True)
-class WorkspaceRequest:
-    """A request of a session for a workspace; `target` is what the workspace will see.
-
-    `expires_at` is of the cookie that shows the session, which may have an earlier end of its own. `port` is
-    0 for the IDE. `base` is the path below which all that goes to the same place lies.
-    """
-
-    head: RequestHead
-    peer: str
-    workspace_id: str
-    target: bytes
-    session_hash: bytes
-    expires_at: float = math.inf
-    port: int = 0
-    base: bytes = b""
-    nonce_hash: str = ""
-    """Of the nonce that the browser has at the workspace's origin, when it comes from there."""
-
-
 class WorkspaceEntry:
+    """Redirects between the platform and the workspaces' origins, and the pages of the entry."""
+
     def __init__(
-        self, origins: Origins, directory: RouteCache, tickets: Tickets, pages: Pages, cookie_key: bytes
+        self, origins: Origins, route_cache: RouteCache, tickets: Tickets, pages: Pages, cookie_key: bytes
     ) -> None:
         self._origins = origins
-        self._directory = directory
+        self._route_cache = route_cache
         self._tickets = tickets
         self._pages = pages
         self._key = cookie_key
@@ -64,111 +49,114 @@ class WorkspaceEntry:
         """Give the browser a nonce on the workspace's origin, and send it to the platform for a ticket."""
         nonce_hash, cookie = entry_nonce.renew_nonce(head, self._origins)
         query = {"nonce": nonce_hash, "to": to, **({"port": str(port)} if port else {})}
-        entry = f"{self._origins.entrance(workspace_id)}{ENTER}?{_encoded(query)}"
-        return reply.redirect(entry, ("Set-Cookie", cookie))
+        url = f"{self._origins.entry_url(workspace_id)}{ENTER_PATH}?{_encode_query(query)}"
+        return reply.redirect(url, ("Set-Cookie", cookie))
 
-    def read_entry(self, visit: WorkspaceRequest) -> bool:
-        """Take place and nonce of a visit from the query that `begin` made; False when it has no nonce."""
-        asked = _asked(visit.target)
-        visit.port = parse_port(asked.get("port", "")) or 0
-        visit.target = local_path(asked.get("to", "/")).encode()
-        visit.nonce_hash = asked.get("nonce", "")
-        return entry_nonce.is_hash(visit.nonce_hash)
+    def read_enter_query(self, request: WorkspaceRequest) -> bool:
+        """Read port, target and nonce from the query that `begin` made; False if it has no nonce."""
+        query = _parse_query(request.target)
+        request.port = parse_port(query.get("port", "")) or 0
+        request.target = local_path(query.get("to", "/")).encode()
+        request.nonce_hash = query.get("nonce", "")
+        return entry_nonce.is_hash(request.nonce_hash)
 
-    def admit(self, visit: WorkspaceRequest) -> Reply | Coroutine[Any, Any, Reply]:
-        """Send a checked session on to the workspace's origin, or to the one of its port."""
-        if visit.nonce_hash:
-            return self._hand_over(visit)
-        origin = self._origins.workspace_origin(visit.workspace_id, visit.port)
-        return reply.redirect(f"{origin}{BEGIN}?{_encoded({'to': visit.target.decode()})}")
+    def send_to_workspace(self, request: WorkspaceRequest) -> Reply | Lookup:
+        """Redirect a checked session to the workspace's origin, or to the one of its port."""
+        if request.nonce_hash:
+            return Lookup(self._issue_ticket(request))
+        origin = self._origins.workspace_origin(request.workspace_id, request.port)
+        return reply.redirect(f"{origin}{BEGIN_PATH}?{_encode_query({'to': request.target.decode()})}")
 
-    async def _hand_over(self, visit: WorkspaceRequest) -> Reply:
-        host = self._origins.workspace_host(visit.workspace_id, visit.port)
-        ticket = Ticket(visit.session_hash.hex(), visit.workspace_id, host, visit.nonce_hash)
-        query = {"ticket": await self._tickets.issue(ticket), "to": visit.target.decode()}
-        origin = self._origins.workspace_origin(visit.workspace_id, visit.port)
-        return reply.redirect(f"{origin}{ENTER}?{_encoded(query)}")
+    async def _issue_ticket(self, request: WorkspaceRequest) -> Reply:
+        host = self._origins.workspace_host(request.workspace_id, request.port)
+        ticket = Ticket(request.session_hash.hex(), request.workspace_id, host, request.nonce_hash)
+        query = {"ticket": await self._tickets.issue(ticket), "to": request.target.decode()}
+        origin = self._origins.workspace_origin(request.workspace_id, request.port)
+        return reply.redirect(f"{origin}{ENTER_PATH}?{_encode_query(query)}")
 
-    def at_workspace(
-        self, head: RequestHead, workspace_id: str, port: int
-    ) -> Reply | Coroutine[Any, Any, Reply]:
-        """Answer below `/.codehub/` on the origin of a workspace or a port."""
-        asked = _asked(head.target)
-        to = local_path(asked.get("to", "/"))
-        if head.path == BEGIN.encode() and head.method in (b"GET", b"HEAD"):
+    def handle_reserved_path(self, head: RequestHead, workspace_id: str, port: int) -> Reply | Lookup:
+        """Reply to a request below `/.codehub/` on the origin of a workspace or a port."""
+        query = _parse_query(head.target)
+        to = local_path(query.get("to", "/"))
+        if head.path == _BEGIN and head.method in (b"GET", b"HEAD"):
             if requests_page(head):
                 return self.begin(head, workspace_id, port, to)
-            return reply.error(401, "UNAUTHORIZED", "Open this workspace from CodeHub first.")
-        if head.path == ENTER.encode() and head.method == b"GET":
-            return self._arrive(head, workspace_id, port, asked.get("ticket", ""), to)
-        return reply.error(404, "NOT_FOUND", "There is nothing here.")
+            return refusals.not_entered()
+        if head.path == _ENTER and head.method == b"GET":
+            return Lookup(self._redeem_ticket(head, workspace_id, port, query.get("ticket", ""), to))
+        return refusals.not_found()
 
-    async def _arrive(self, head: RequestHead, workspace_id: str, port: int, token: str, to: str) -> Reply:
+    async def _redeem_ticket(
+        self, head: RequestHead, workspace_id: str, port: int, token: str, to: str
+    ) -> Reply:
         """Exchange the ticket for the workspace-only cookie."""
         host = self._origins.workspace_host(workspace_id, port)
         ticket = await self._tickets.consume(token)
-        entrance = f"{self._origins.entrance(workspace_id, port)}{to}"
+        entry = f"{self._origins.entry_url(workspace_id, port)}{to}"
         if ticket is None or ticket.workspace_id != workspace_id or ticket.host != host:
-            return _start_over(head, entrance)
+            return _restart(head, entry)
         if ticket.nonce_hash not in map(entry_nonce.hash_of, entry_nonce.find_nonces(head, self._origins)):
-            return self._other_browser(head, entrance)
+            return self._other_browser(head, entry)
         session_hash = bytes.fromhex(ticket.session_hash)
-        visitor = await self._directory.load_visitor(session_hash)
+        visitor = await self._route_cache.load_visitor(session_hash)
         if visitor is None:
-            return _start_over(head, entrance)
+            return _restart(head, entry)
         cookie = self._cookie(session_hash, visitor, workspace_id, host)
         origin = self._origins.workspace_origin(workspace_id, port)
         return reply.redirect(f"{origin}{to}", ("Set-Cookie", cookie))
 
-    def _other_browser(self, head: RequestHead, entrance: str) -> Reply:
-        """Refuse a ticket without its nonce. Starting over would loop in a browser that blocks cookies."""
+    def _other_browser(self, head: RequestHead, entry: str) -> Reply:
+        """Refuse a ticket without its nonce. Restarting would loop in a browser that blocks cookies."""
         if head.is_navigation:
-            return self._pages.other_browser(head, entrance)
+            return self._pages.other_browser(head, entry)
         return reply.error(403, "FORBIDDEN", "Another browser asked for this ticket, or cookies are blocked.")
 
-    async def page(self, visit: WorkspaceRequest, visitor: Visitor) -> Reply:
-        """The page of a workspace that cannot be connected to now. This navigation may wake it."""
-        head = visit.head
-        situation = await self._directory.source.situation(visit.workspace_id)
-        if situation is None or situation.workspace.phase in (Phase.DELETING, Phase.DELETED):
+    def show_page(self, request: WorkspaceRequest, visitor: Visitor) -> Lookup:
+        """Show the page of a workspace that cannot be connected to now. This may wake the workspace."""
+        return Lookup(self._page(request, visitor))
+
+    async def _page(self, request: WorkspaceRequest, visitor: Visitor) -> Reply:
+        head = request.head
+        data = await self._route_cache.source.status_page_data(request.workspace_id)
+        if data is None or data.workspace.phase in (Phase.DELETING, Phase.DELETED):
             return self._pages.missing(head)
-        workspace = situation.workspace
+        workspace = data.workspace
         if left_alone_message(workspace) is not None:
             return self._pages.left_alone(head, workspace)
         if workspace.operation is not Operation.NONE or workspace.request is not None:
-            return self._pages.loading(head, workspace, situation.home)
+            return self._pages.loading(head, workspace, data.home)
         if workspace.phase is Phase.ERROR:
-            return self._pages.error(head, situation)
+            return self._pages.error(head, data)
         if workspace.phase is Phase.STANDBY:
-            cause = _reason_to_ask_first(situation)
+            cause = _reason_to_ask_first(data)
             if cause is not None:
-                return self._pages.stopped(head, situation, cause)
-            return await self._wake(visit, visitor)
+                return self._pages.stopped(head, data, cause)
+            return await self._wake(request, visitor)
         if workspace.phase is Phase.RUNNING or workspace.desired_state is DesiredState.RUNNING:
             return self._pages.loading(head, workspace)
         if workspace.phase is Phase.ARCHIVED:
             return self._pages.archived(head, workspace)
         return self._pages.pending(head, workspace)
 
-    async def _wake(self, visit: WorkspaceRequest, visitor: Visitor) -> Reply:
-        problem: Problem | None = None
+    async def _wake(self, request: WorkspaceRequest, visitor: Visitor) -> Reply:
+        head, source, problem = request.head, self._route_cache.source, None
         try:
-            await self._directory.source.wake(visit.workspace_id, visitor.username)
+            await source.wake(request.workspace_id, visitor.username)
         except WorkspaceNotFound:
-            return self._pages.missing(visit.head)
+            return self._pages.missing(head)
         except RunningLimitExceeded as error:
-            counted = await self._directory.source.counted(visitor.user_id, besides=visit.workspace_id)
-            return self._pages.over_the_limit(visit.head, error.message, counted)
+            counted = await source.counted_workspaces(visitor.user_id, besides=request.workspace_id)
+            return self._pages.over_the_limit(head, error.message, counted)
         except OperationInProgress:
-            problem = None  # the loading page asks again when it ends
+            pass  # the loading page retries when that operation ends
         except Problem as error:
             problem = error
-        situation = await self._directory.source.situation(visit.workspace_id)
-        if situation is None:
-            return self._pages.missing(visit.head)
+        data = await source.status_page_data(request.workspace_id)
+        if data is None:
+            return self._pages.missing(head)
         if problem is not None:
-            return self._pages.error(visit.head, situation)
-        return self._pages.loading(visit.head, situation.workspace, situation.home)
+            return self._pages.error(head, data)
+        return self._pages.loading(head, data.workspace, data.home)
 
     def _cookie(self, session_hash: bytes, visitor: Visitor, workspace_id: str, host: str) -> str:
         grant = cookies.CookieGrant(session_hash, int(visitor.expires_at))
@@ -178,12 +166,13 @@ class WorkspaceEntry:
         return f"{name}={value}; Path=/; HttpOnly; SameSite=Lax{secure}"
 
 
-def _reason_to_ask_first(situation: StatusPageData) -> str | None:
-    """Return why a visit alone does not wake a workspace: it was stopped for the disk, or given up for it.
+def _reason_to_ask_first(data: StatusPageData) -> str | None:
+    """Return why only a click starts this workspace, or None if opening its page does.
 
-    Woken by each visit, it would fill the disk again, or be given up again, for as long as a tab is open.
+    If a workspace was stopped because the disk was full, or its start was given up, each reload of an
+    open tab would otherwise repeat that.
     """
-    workspace, home = situation.workspace, situation.home
+    workspace, home = data.workspace, data.home
     if workspace.desired_state is DesiredState.RUNNING:
         return None
     if home is not None and home.stopped_at is not None and home.notice is not None:
@@ -191,28 +180,28 @@ def _reason_to_ask_first(situation: StatusPageData) -> str | None:
     return workspace.error_message if workspace.error_reason is None else None
 
 
-def _start_over(head: RequestHead, entrance: str) -> Reply:
-    """A ticket that is used up, too old or someone else's: the entrance gives a new one."""
+def _restart(head: RequestHead, entry: str) -> Reply:
+    """Reply to a ticket that is used, expired or for another host: the entry issues a new one."""
     if head.is_navigation:
-        return reply.redirect(entrance)
+        return reply.redirect(entry)
     return reply.error(401, "UNAUTHORIZED", "This ticket is not valid, or no longer.")
 
 
 def requests_page(head: RequestHead) -> bool:
-    """Whether a person opens a page, or a client without fetch metadata (curl) asks for one."""
+    """Return whether a person opens a page, or a client without fetch metadata (curl) requests one."""
     return head.is_navigation or (head.method in (b"GET", b"HEAD") and not head.sends_fetch_metadata)
 
 
-def _asked(target: bytes) -> dict[str, str]:
+def _parse_query(target: bytes) -> dict[str, str]:
     query = target.decode().partition("?")[2]
     return {name: values[0] for name, values in parse_qs(query).items()}
 
 
-def _encoded(query: dict[str, str]) -> str:
+def _encode_query(query: dict[str, str]) -> str:
     return urlencode(query, safe="/", quote_via=quote)
 
 
 def local_path(to: str) -> str:
-    """The path to go to, or the root when it is not plainly a path."""
+    """Return `to` if it is a path and nothing else, or the root."""
     plain = to.startswith("/") and all("!" <= letter <= "~" for letter in to) and "#" not in to
     return to if plain else "/"

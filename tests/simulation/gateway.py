@@ -84,23 +84,23 @@ class Gateway:
         self._database = database
         self._interval = interval
         registry = self.registry(process, database)
-        self._handover = ActivityReporter(self.recorder, SimulatedFlush(process, redis), registry, self.name)
+        self._reporter = ActivityReporter(self.recorder, SimulatedFlush(process, redis), registry, self.name)
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def _run(self) -> None:
         while not self.is_open:
             try:
-                await self._handover.begin()
+                await self._reporter.begin()
                 self.is_open = True
             except OSError:
                 await asyncio.sleep(1)
-        await self._handover.run(self._interval)
+        await self._reporter.run(self._interval)
 
     def end(self) -> None:
         """Stop in good order."""
         self._close()
         self._task.cancel()
-        self._task = asyncio.create_task(self._handover.end(), name=f"{self.name} ends")
+        self._task = asyncio.create_task(self._reporter.end(), name=f"{self.name} ends")
 
     def kill(self) -> None:
         self._close()

@@ -1,19 +1,20 @@
-"""A client's connection: request heads in, decisions, and the bytes of what may pass."""
-
-from __future__ import annotations
+"""A client's connection: reads requests, has them routed, and relays or answers them."""
 
 import asyncio
 import math
 import socket
 import struct
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
-from codehub.gateway.address_limits import AddressShare, peer_address
+from codehub.gateway.activity import Inspectors
+from codehub.gateway.address_limits import peer_address
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.body_framing import Body, FramingError, request_body
-from codehub.gateway.http1.exchange import Exchange, Relay
-from codehub.gateway.http1.repeated_request import RepeatedRequest
+from codehub.gateway.http1.buffered_input import BufferedInput
+from codehub.gateway.http1.exchange import Exchange
+from codehub.gateway.http1.interfaces import Worker
+from codehub.gateway.http1.relay import Relay
+from codehub.gateway.http1.repeated_request import RepeatedRequest, make_repeatable
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_head import (
     MAX_HEAD,
@@ -22,74 +23,56 @@ from codehub.gateway.http1.request_head import (
     looks_broken,
     parse_head,
 )
+from codehub.gateway.http1.route_result import Lookup, RouteResult
 from codehub.gateway.http1.tunnel import Tunnel
 from codehub.gateway.http1.turn_queue import COSTLY_A_TICK, WINDOW
-from codehub.gateway.http1.upstream import COPIED
+from codehub.gateway.http1.upstream import COPIED, UpstreamConnection
 from codehub.gateway.open_connections import Grant
-
-if TYPE_CHECKING:
-    from codehub.gateway.server import Gateway
-
 
 _NO_LINGER = struct.pack("ii", 1, 0)
 
-# Where a connection stands. Numbers, since the members of an enum are slow to reach.
+# The states of a connection. Integers, because the members of an enum are slow to reach.
 HEAD = 0  # between requests, or inside a request head
-BODY = 1  # the request's body is coming in
-BUSY = 2  # the whole request is here; its answer is not finished
+BODY = 1  # the request's body is arriving
+BUSY = 2  # the whole request has arrived, its response is not finished
 TUNNEL = 3
-CLOSING = 4  # all that is left is to send what was written; what comes in is thrown away
+CLOSING = 4  # the rest of the output is being sent, and input is discarded
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(BufferedInput):
+    """State machine of one client's connection (RFC 9112)."""
+
     __slots__ = (
         "_body",
-        "_buffer",
-        "_buffer_start",
         "_exchange",
-        "_held_for_buffer",
-        "_held_for_upstream",
-        "_is_waiting",
-        "_leave",
-        "_passage",
+        "_grant",
+        "_repeatable",
         "_request",
-        "_share",
         "_state",
         "_tunnel",
         "deadline",
-        "gateway",
         "peer",
-        "transport",
         "write_paused",
     )
 
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
-        self.transport: asyncio.Transport
+    def __init__(self, gateway: Worker) -> None:
+        super().__init__(gateway)
         self.peer = ""
         self.deadline = math.inf
         self.write_paused = False
         self._state = HEAD
-        self._buffer = b""
-        """What came in and was not taken up yet, from `_buffer_start` on; nothing when all of it was."""
-        self._buffer_start = 0
-        self._is_waiting = False
-        """Whether this connection is in the queue for its turn."""
-        self._share: AddressShare
         self._request: RequestHead | None = None
         self._body: Body | None = None
         self._exchange: Exchange | Tunnel | None = None
-        self._leave: Grant | None = None
-        self._passage: RepeatedRequest | None = None
         self._tunnel: Tunnel | None = None
-        self._held_for_upstream = False
-        self._held_for_buffer = False
+        self._grant: Grant | None = None
+        self._repeatable: RepeatedRequest | None = None
 
-    # The transport's side
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        # What is written is sent at once, or its upstream waits. (With 0, TLS would never be ready.)
+        # Pause writing as soon as anything is left unsent. (With 0, TLS would never resume.)
         self.transport.set_write_buffer_limits(1)
         self.peer = peer_address(transport.get_extra_info("peername"))
         self.deadline = self.gateway.now + self.gateway.timeouts.head
@@ -107,25 +90,25 @@ class ClientConnection(asyncio.Protocol):
         if state == CLOSING:
             return
         if state == BUSY:
-            self._add(data)
+            self._append(data)
             self._hold_for_buffer(self._buffered > MAX_HEAD)
         elif state == HEAD:
-            self._add(data)
-            self._advance()
+            self._append(data)
+            self._take_next_request()
         elif self._is_waiting or self._share.costly >= COSTLY_A_TICK:
-            self._add(data)
+            self._append(data)
             self._wait_for_turn()
         else:
             self._pass_on_received(data)
 
     def eof_received(self) -> bool:
-        return False  # nobody is left to answer: closing ends the upstream's side as well
+        return False  # the client reads no response any more: close the upstream's side as well
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state = CLOSING
         self._share.connections -= 1
         self.gateway.forget(self)
-        self._set_leave(None)
+        self._set_grant(None)
         if self._exchange is not None:
             self._exchange.client_lost()
             self._exchange = self._tunnel = None
@@ -140,16 +123,16 @@ class ClientConnection(asyncio.Protocol):
         self.write_paused = False
         if self._exchange is not None:
             self._exchange.client_writable(True)
-            endless = self._answered or self._state == TUNNEL
-            self.deadline = math.inf if endless else self.gateway.now + self.gateway.timeouts.response
+            is_endless = self._answered or self._state == TUNNEL
+            self.deadline = math.inf if is_endless else self.gateway.now + self.gateway.timeouts.response
         elif self._state == HEAD:
             self._next_request()
-            self._advance()
+            self._take_next_request()
 
-    # The gateway's side
+    # Called by the worker
 
     def expire(self) -> None:
-        """The deadline passed."""
+        """End a connection whose deadline passed."""
         if self._state == HEAD and self._buffer:
             self._refuse(BadRequestError("the request took too long", 408))
         elif self._state == BODY and not self.write_paused and not self._answered:
@@ -162,7 +145,7 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
 
     def revoke(self) -> None:
-        """The leave by which this connection is open was withdrawn."""
+        """End a connection whose grant was withdrawn."""
         if self._state == BUSY and not self._answered:
             self._fail(self.gateway.router.unavailable())
         elif self._state != CLOSING:
@@ -170,12 +153,12 @@ class ClientConnection(asyncio.Protocol):
             self._close()
 
     def drain(self) -> None:
-        """The gateway stops: end what is idle or has no end; the rest says `Connection: close`."""
-        endless = isinstance(self._exchange, Exchange) and self._exchange.relay.is_stream
+        """Close if idle or endless. Other responses will say `Connection: close`."""
+        is_endless = isinstance(self._exchange, Exchange) and self._exchange.relay.is_stream
         if self._state == HEAD and not self._buffer and self._request is None:
-            # Its first request may be on the way, and nobody repeats that for the person who waits.
+            # The first request may be under way, and browsers do not repeat it on another connection.
             self.deadline = min(self.deadline, self.gateway.now + self.gateway.timeouts.linger)
-        elif (self._state == HEAD and not self._buffer) or self._state == TUNNEL or endless:
+        elif (self._state == HEAD and not self._buffer) or self._state == TUNNEL or is_endless:
             self._drop_exchange()
             self._close()
 
@@ -184,19 +167,23 @@ class ClientConnection(asyncio.Protocol):
         self._state = CLOSING
         self.transport.abort()
 
-    # The exchange's side
+    # Called by the exchange and the tunnel
 
     def send(self, head: bytes, data: memoryview) -> None:
-        """Pass on what came in. What cannot be sent at once stays where it lies, and others go elsewhere."""
+        """Send data that is valid during this call only.
+
+        If the transport cannot send all of it at once, it keeps the pool's read buffer, and the pool
+        gets a new one.
+        """
         if len(data) <= COPIED:
             self.transport.write(head + data)
             return
         self.transport.writelines((head, data))
         if self.transport.get_write_buffer_size():
-            self.gateway.pool.renew_arrivals()
+            self.gateway.pool.renew_read_buffer()
 
     def reset(self) -> None:
-        """End in a way that nobody takes for the end of a response, not even of one without a length."""
+        """Send a reset, so that the client sees an incomplete response even if it has no length."""
         if (connection := self.transport.get_extra_info("socket")) is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.abort()
@@ -230,20 +217,23 @@ class ClientConnection(asyncio.Protocol):
             self._close()
             return
         self._next_request()
-        self._advance()
+        self._take_next_request()
 
     def upstream_failed(self, head: RequestHead, relay: Relay) -> None:
         self._exchange = None
         self.gateway.metrics.upstream_failed()
         self._write(self.gateway.router.unreachable(head, relay), head)
-        self._advance()
+        self._take_next_request()
 
-    def tunnel_begins(self, tunnel: Tunnel) -> None:
+    def begin_tunnel(self, upstream: UpstreamConnection, inspectors: Inspectors) -> Tunnel:
+        tunnel = Tunnel(self, upstream, inspectors)
+        upstream.user = tunnel
         self._state = TUNNEL
         self._exchange = self._tunnel = tunnel
-        self._passage = None
+        self._repeatable = None
         self.deadline = math.inf
         self._receive_buffered()
+        return tunnel
 
     def tunnel_ended(self) -> None:
         self._exchange = self._tunnel = None
@@ -251,8 +241,8 @@ class ClientConnection(asyncio.Protocol):
 
     # Requests
 
-    def _advance(self) -> None:
-        """Take up the next request in the buffer, if its client reads. Those behind it wait for a turn."""
+    def _take_next_request(self) -> None:
+        """Take the next request from the buffer if the client reads. Those behind it wait for a turn."""
         if self._state != HEAD or self._is_waiting:
             return
         if not self._buffer or self.write_paused:
@@ -267,89 +257,92 @@ class ClientConnection(asyncio.Protocol):
         end = self._buffer.find(b"\r\n\r\n", start) + 4
         if end < 4 or end - start > MAX_HEAD:
             self._hold_for_buffer(False)
-            self._unfinished_head(too_large=end >= 4 or self._buffered > MAX_HEAD)
+            self._check_unfinished_head(too_large=end >= 4 or self._buffered > MAX_HEAD)
             return
         data = self._buffer[start:end]
-        self._drop_buffer_until(end)
-        if not self._follow(data):
-            self._read(data)
+        self._drop_until(end)
+        if not self._repeat_request(data):
+            self._read_request(data)
         if self._state == HEAD and self._buffer:
             self._wait_for_turn()
         elif self._state in (HEAD, BUSY):
             self._hold_for_buffer(self._buffered > MAX_HEAD)
 
-    def _follow(self, data: bytes) -> bool:
-        """Let a request through that only repeats the one before it."""
-        passage = self._passage
-        if passage is None:
+    def _repeat_request(self, data: bytes) -> bool:
+        """Relay a request that repeats the one before it; False if it does not."""
+        repeatable = self._repeatable
+        if repeatable is None:
             return False
-        relay = passage.again(data, self.gateway.directory, self.gateway.recorder)
+        relay = repeatable.repeat(data, self.gateway.route_cache, self.gateway.recorder)
         if relay is None:
             return False
-        self._request = passage.head
+        self._request = repeatable.head
         self._state = BUSY
         self.deadline = self.gateway.now + self.gateway.timeouts.response
-        self._relay(passage.head, relay)
+        self._start_exchange(repeatable.head, relay)
         return True
 
-    def _read(self, data: bytes) -> None:
-        self._passage = None
+    def _read_request(self, data: bytes) -> None:
+        self._repeatable = None
         try:
             head = parse_head(data)
         except BadRequestError as error:
             self._refuse(error)
             return
-        self._take_up(head)
-        exchange = self._exchange
-        if isinstance(exchange, Exchange) and (passage := exchange.relay.passage) is not None:
-            passage.fields = data[data.index(b"\r\n") :]
-            self._passage = passage
-
-    def _unfinished_head(self, *, too_large: bool) -> None:
-        self._share.costly += 1  # it is searched again with each piece that follows
-        begun = self._buffer[self._buffer_start :]
-        if too_large:
-            answer = self.gateway.router.refuse_too_large(begun)
-            self._refuse(BadRequestError("the request head is too large"), answer)
-        elif looks_broken(begun):
-            self._refuse(BadRequestError("a bare LF or NUL in the head"))
-        elif self._request is not None:
-            self._request = None
-            self.deadline = self.gateway.now + self.gateway.timeouts.head
-
-    def _take_up(self, head: RequestHead) -> None:
         self._request = head
         self._body = request_body(head.length, head.chunked) if head.has_body else None
         self._state = BUSY
         self.deadline = self.gateway.now + self.gateway.timeouts.response
-        decision = self.gateway.router.route(head, self.peer)
-        if isinstance(decision, Relay):
-            self._relay(head, decision)
-        elif isinstance(decision, Reply):
-            self._write_reply(decision, head)
-        else:
-            self.gateway.start(self._decide(head, decision))
+        result = self.gateway.router.route(head, self.peer)
+        if isinstance(result, Lookup):
+            self.gateway.start(self._look_up(head, result))
+            return
+        self._carry_out(head, result)
+        if isinstance(result, Relay):
+            self._repeatable = make_repeatable(data, head, result)
 
-    async def _decide(self, head: RequestHead, errand: Coroutine[Any, Any, Relay | Reply]) -> None:
-        decision = await self.gateway.router.settle(errand, head)
+    async def _look_up(self, head: RequestHead, lookup: Lookup) -> None:
+        result = await self.gateway.router.settle(lookup, head)
         if self._state != BUSY or self._request is not head:
-            return  # the client went, or the time was over
-        if isinstance(decision, Relay):
-            self._relay(head, decision)
+            return  # the client disconnected, or the deadline passed
+        self._carry_out(head, result)
+        if isinstance(result, Reply):
+            self._take_next_request()
+
+    def _carry_out(self, head: RequestHead, result: RouteResult) -> None:
+        if isinstance(result, Relay):
+            self._relay(head, result)
         else:
-            self._write_reply(decision, head)
-            self._advance()
+            assert isinstance(result, Reply)
+            self._write_reply(result, head)
 
     def _relay(self, head: RequestHead, relay: Relay) -> None:
-        if relay.passage is None or relay.passage is not self._passage:
-            leave = Grant(relay.session_hash, relay.workspace_id, relay.role)
-            self._set_leave(leave if relay.session_hash else None)
+        if relay.session_hash:
+            role = relay.visitor.role if relay.visitor else None
+            self._set_grant(Grant(relay.session_hash, relay.workspace_id, role))
+        else:
+            self._set_grant(None)
+        self._start_exchange(head, relay)
+
+    def _start_exchange(self, head: RequestHead, relay: Relay) -> None:
         exchange = self._exchange = Exchange(self, head, relay)
         if self._body is not None:
             self._state = BODY
         exchange.start()
 
-    # The bytes of a body or of a tunnel
+    def _check_unfinished_head(self, *, too_large: bool) -> None:
+        self._share.costly += 1  # each further piece causes another search
+        data = self._buffer[self._buffer_start :]
+        if too_large:
+            answer = self.gateway.router.refuse_too_large(data)
+            self._refuse(BadRequestError("the request head is too large"), answer)
+        elif looks_broken(data):
+            self._refuse(BadRequestError("a bare LF or NUL in the head"))
+        elif self._request is not None:
+            self._request = None
+            self.deadline = self.gateway.now + self.gateway.timeouts.head
+
+    # Bytes of a body or of a tunnel
 
     @property
     def _upstream_takes_more(self) -> bool:
@@ -360,7 +353,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _pass_on_received(self, data: bytes) -> None:
         if self._buffer or (self._tunnel is None and not self._upstream_takes_more):
-            self._add(data)
+            self._append(data)
             self._hold_for_buffer(True)
             return
         taken = self._pass_on(data)
@@ -371,11 +364,9 @@ class ClientConnection(asyncio.Protocol):
                 self._wait_for_turn()
 
     def _receive_buffered(self) -> None:
-        """Take what came in before the upstream was connected as if it came in now."""
+        """Process what arrived before the upstream was connected as if it arrived now."""
         self._hold_for_buffer(False)
-        data = self._buffer[self._buffer_start :]
-        self._buffer, self._buffer_start = b"", 0
-        if data:
+        if data := self._take_all():
             self._pass_on_received(data)
 
     def _pass_on_buffered(self) -> None:
@@ -385,14 +376,14 @@ class ClientConnection(asyncio.Protocol):
         taken = self._pass_on(self._buffer[start : start + WINDOW])
         if self._state == CLOSING:
             return
-        self._drop_buffer_until(start + taken)
+        self._drop_until(start + taken)
         if self._state != BUSY and self._buffer:
             self._wait_for_turn()
         else:
             self._hold_for_buffer(self._buffered > MAX_HEAD)
 
     def _pass_on(self, data: bytes) -> int:
-        """Pass on as much as one turn allows, and return the number of bytes that were passed on."""
+        """Relay as much as one turn allows, and return the number of bytes relayed."""
         return self._pass_on_body(data) if self._tunnel is None else self._tunnel.client_data(data)
 
     def _pass_on_body(self, data: bytes) -> int:
@@ -401,9 +392,8 @@ class ClientConnection(asyncio.Protocol):
         try:
             taken = body.feed(data)
         except FramingError as error:
-            self._fail(
-                reply.error(400, "BAD_REQUEST", f"The request body is not valid: {error}.", close=True)
-            )
+            message = f"The request body is not valid: {error}."
+            self._fail(reply.error(400, "BAD_REQUEST", message, close=True))
             return 0
         if body.done:
             self._state = BUSY
@@ -412,15 +402,6 @@ class ClientConnection(asyncio.Protocol):
             self.deadline = self.gateway.now + (timeouts.response if body.done else timeouts.body)
         exchange.send_body(data if taken == len(data) else data[:taken])
         return taken
-
-    # Turns
-
-    def _wait_for_turn(self) -> None:
-        """Read nothing, and go on with what is buffered in a later turn of the loop."""
-        self._hold_for_buffer(True)
-        if not self._is_waiting:
-            self._is_waiting = True
-            self.gateway.turns.add(self._share, self._take_turn)
 
     def _take_turn(self) -> None:
         self._is_waiting = False
@@ -433,24 +414,6 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
             raise
 
-    @property
-    def _buffered(self) -> int:
-        return len(self._buffer) - self._buffer_start
-
-    def _add(self, data: bytes) -> None:
-        if self._buffer:
-            self._buffer = self._buffer[self._buffer_start :] + data
-        else:
-            self._buffer = data
-        self._buffer_start = 0
-
-    def _drop_buffer_until(self, position: int) -> None:
-        """Forget the beginning of the buffer, without a copy of the rest for each request in it."""
-        if position == len(self._buffer):
-            self._buffer, self._buffer_start = b"", 0
-        else:
-            self._buffer_start = position
-
     # Endings
 
     @property
@@ -458,12 +421,12 @@ class ClientConnection(asyncio.Protocol):
         return isinstance(self._exchange, Exchange) and self._exchange.answered
 
     def _refuse(self, error: BadRequestError, answer: Reply | None = None) -> None:
-        words = f"The request is not valid: {error}."
+        message = f"The request is not valid: {error}."
         self.gateway.metrics.refused()
-        self._write(answer or reply.error(error.status, "BAD_REQUEST", words, close=True), None)
+        self._write(answer or reply.error(error.status, "BAD_REQUEST", message, close=True), None)
 
     def _fail(self, answer: Reply) -> None:
-        """Give this answer instead of the upstream's, of which the client has seen nothing yet."""
+        """Send this reply instead of the upstream's, unless the client has seen part of that."""
         if self._answered:
             self.abort()
             return
@@ -495,42 +458,31 @@ class ClientConnection(asyncio.Protocol):
             exchange.client_lost()
 
     def _close(self, *, refused: bool = False) -> None:
-        """Send what was written, and take in what the client still sends: a reset would lose the answer."""
-        unread = not self.request_done or refused
+        """Close once the output is sent.
+
+        Until then, discard what the client still sends: the kernel answers unread input with a reset,
+        which would destroy the response (RFC 9112, 9.6).
+        """
+        is_unread = not self.request_done or refused
         timeouts = self.gateway.timeouts
         self._state = CLOSING
         self._buffer, self._buffer_start = b"", 0
         self._held_for_upstream = self._held_for_buffer = False
         if self.transport.is_closing():
             return
-        if unread and self.transport.can_write_eof():
+        if is_unread and self.transport.can_write_eof():
             self.deadline = self.gateway.now + timeouts.linger
             self.transport.resume_reading()
             self.transport.write_eof()
         else:
             self.deadline = self.gateway.now + timeouts.write
-            self.transport.close()  # over TLS, what comes in until the client agrees is taken in as well
+            self.transport.close()  # over TLS, this also discards input until the client confirms the end
 
-    # Flow control
-
-    def _hold_for_buffer(self, hold: bool) -> None:
-        if hold != self._held_for_buffer:
-            self._held_for_buffer = hold
-            self._update_reading()
-
-    def _update_reading(self) -> None:
-        if self.transport.is_closing():
+    def _set_grant(self, grant: Grant | None) -> None:
+        if grant == self._grant:
             return
-        if self._held_for_upstream or self._held_for_buffer:
-            self.transport.pause_reading()
-        else:
-            self.transport.resume_reading()
-
-    def _set_leave(self, leave: Grant | None) -> None:
-        if leave == self._leave:
-            return
-        if self._leave is not None:
-            self.gateway.live.discard(self, self._leave)
-        if leave is not None:
-            self.gateway.live.add(self, leave)
-        self._leave = leave
+        if self._grant is not None:
+            self.gateway.open_connections.discard(self, self._grant)
+        if grant is not None:
+            self.gateway.open_connections.add(self, grant)
+        self._grant = grant

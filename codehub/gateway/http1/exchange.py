@@ -1,17 +1,13 @@
-"""One request and its response on their way through."""
+"""One request and its response, relayed between a client and an upstream."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
-from codehub.domain.images import Activity
-from codehub.domain.states import Role
 from codehub.gateway.http1.body_framing import Body, FramingError, UntilCloseBody
-from codehub.gateway.http1.repeated_request import RepeatedRequest
+from codehub.gateway.http1.interfaces import ClientSide
+from codehub.gateway.http1.relay import Relay
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.http1.response_head import (
     MAX_RESPONSE_HEAD,
@@ -19,48 +15,18 @@ from codehub.gateway.http1.response_head import (
     ResponseHead,
     parse_response,
 )
-from codehub.gateway.http1.tunnel import Tunnel
 from codehub.gateway.http1.upstream import UpstreamConnection
-from codehub.gateway.response_policy import ResponsePolicy
-
-if TYPE_CHECKING:
-    from codehub.gateway.http1.client_connection import ClientConnection
 
 logger = structlog.get_logger(__name__)
 
 MAX_INTERIM: Final = 16
 USUAL_HEAD: Final = 4 << 10
-"""Where the end of a head is looked for before the rest of what came in is copied."""
-
-
-@dataclass(slots=True)
-class Relay:
-    """A request that may pass, as its upstream will see it."""
-
-    upstream: str
-    wire: bytes
-    workspace_id: str = ""
-    """Empty for the API."""
-    session_hash: bytes = b""
-    """By whose leave; the connection ends with that session."""
-    role: Role | None = None
-    """And in which role of theirs."""
-    activity: Activity = "any"
-    freshly_loaded: bool = False
-    """A VS Code window's own first connection, not one made again after the network came back."""
-    is_stream: bool = False
-    """An event stream of the platform: it has no end of its own."""
-    port: int = 0
-    """What listens on this port of the workspace, and not its IDE."""
-    own_origin: bool = False
-    """Whether the workspace has an origin for itself, and not the platform's."""
-    policy: ResponsePolicy | None = None
-    """Security headers to add to the answer."""
-    passage: RepeatedRequest | None = None
-    """By which the next request of the kind may follow."""
+"""How much is searched for the end of a head before the rest is copied."""
 
 
 class Exchange:
+    """State machine of one request and its response."""
+
     __slots__ = (
         "_began",
         "_body",
@@ -75,7 +41,7 @@ class Exchange:
         "relay",
     )
 
-    def __init__(self, client: ClientConnection, head: RequestHead, relay: Relay) -> None:
+    def __init__(self, client: ClientSide, head: RequestHead, relay: Relay) -> None:
         self.relay = relay
         self._began = perf_counter()
         self._client = client
@@ -94,12 +60,12 @@ class Exchange:
 
     @property
     def answered(self) -> bool:
-        """Whether the client has seen any of the final response."""
+        """Whether the client has received any of the final response."""
         return self._body is not None
 
     def start(self) -> None:
-        """A kept-alive connection may turn out to be dead, so it takes only what can be sent again."""
-        connection = self._client.gateway.pool.take(self.relay.upstream) if self._repeatable else None
+        """Send the request, over an idle connection if it can be repeated: that connection may be dead."""
+        connection = self._client.gateway.pool.take(self.relay.upstream) if self._may_retry else None
         if connection is not None:
             self._send(connection)
         else:
@@ -142,7 +108,7 @@ class Exchange:
         was_reused = self._upstream is not None and self._upstream.reused
         self._upstream = None
         if self._body is None:
-            if was_reused and self._repeatable and not self._buffer and not self._interim:
+            if was_reused and self._may_retry and not self._buffer and not self._interim:
                 self._client.gateway.start(self._connect())
             else:
                 self._fail("the upstream closed the connection without an answer")
@@ -151,10 +117,11 @@ class Exchange:
             self._client.exchange_done(keep=False)
         else:
             self._over = True
-            self._client.reset()  # the client must see that the response is not whole
+            self._client.reset()  # the client must see that the response is incomplete
 
     @property
-    def _repeatable(self) -> bool:
+    def _may_retry(self) -> bool:
+        """Whether the request may be sent twice (RFC 9110, 9.2.1)."""
         return self._head.is_safe and not self._head.has_body and not self._head.wants_websocket
 
     async def _connect(self) -> None:
@@ -177,23 +144,24 @@ class Exchange:
         self._client.upstream_ready()
 
     def _take_head(self, data: memoryview) -> tuple[ResponseHead | None, memoryview]:
-        """The final response head, and what follows it; interim responses are passed on by the way."""
+        """Return the final response head, if it is complete, and the data after it. Relay interim ones."""
         while True:
-            begin = bytes(data[:USUAL_HEAD])
-            end = begin.find(b"\r\n\r\n") + 4
+            start = bytes(data[:USUAL_HEAD])
+            end = start.find(b"\r\n\r\n") + 4
             if end < 4 and len(data) > USUAL_HEAD:
-                begin = bytes(data[: MAX_RESPONSE_HEAD + 1])
-                end = begin.find(b"\r\n\r\n") + 4
+                start = bytes(data[: MAX_RESPONSE_HEAD + 1])
+                end = start.find(b"\r\n\r\n") + 4
             if end < 4:
                 if len(data) > MAX_RESPONSE_HEAD:
                     raise BadResponseError("the response head is too large")
                 return None, data
-            head, data = parse_response(begin[:end]), data[end:]
+            head, data = parse_response(start[:end]), data[end:]
             if head.status >= 200 or head.status == 101:
                 return head, data
             self._pass_interim(head)
 
     def _pass_interim(self, head: ResponseHead) -> None:
+        """Relay a 1xx response (RFC 9110, 15.2), but not to HTTP/1.0."""
         self._interim += 1
         if self._interim > MAX_INTERIM:
             raise BadResponseError("too many interim responses")
@@ -205,14 +173,14 @@ class Exchange:
             raise BadResponseError("a chunked response to HTTP/1.0")
         body = head.body(self._head.method)
         until_close = isinstance(body, UntilCloseBody)
-        # An answer that overtakes its request is the last one here: the rest of the body would be in the way.
+        # After a response that overtakes its request, the rest of that request would be in the way.
         self._keep = self._client.may_stay(self._head) and not until_close and self._client.request_done
         self._response = head
         self._body = body
         self._client.response_begun()
         self._client.gateway.metrics.relayed(head.status, perf_counter() - self._began)
         if self.relay.port:
-            # Not when it was asked: a page that waits for an app to listen is nobody's work.
+            # Count the response and not the request: a page that polls until an app listens is not activity.
             self._client.gateway.recorder.touch(self.relay.workspace_id)
         return self._pass_body(self._for_client(head, close=not self._keep), data)
 
@@ -226,14 +194,14 @@ class Exchange:
         )
 
     def _pass_body(self, head: bytes, data: memoryview) -> int:
-        """Pass on as much of the body as one turn allows, and return the number of bytes left."""
+        """Relay as much of the body as one turn allows, and return the number of bytes left."""
         body = self._body
         assert body is not None
         try:
             taken = body.feed(data)
         except FramingError as error:
             if head:
-                self._body = None  # nothing was sent yet: there is still a clean answer to give
+                self._body = None  # nothing was sent yet, so the client can still get an error
             self._fail(str(error))
             return 0
         left = len(data) - taken
@@ -256,7 +224,7 @@ class Exchange:
         self._client.exchange_done(keep=self._keep)
 
     def _switch(self, head: ResponseHead, data: memoryview) -> int:
-        """RFC 9110, 7.8: the upstream agreed to speak WebSocket."""
+        """Begin a tunnel: the upstream agreed to speak WebSocket (RFC 9110, 7.8)."""
         if not self._head.wants_websocket or head.upgrade != b"websocket":
             raise BadResponseError("the upstream switched to a protocol that nobody asked for")
         connection, self._upstream = self._upstream, None
@@ -267,9 +235,7 @@ class Exchange:
         inspectors = self._client.gateway.recorder.inspectors(
             self.relay.activity, self.relay.workspace_id, freshly_loaded=self.relay.freshly_loaded
         )
-        tunnel = Tunnel(self._client, connection, inspectors)
-        connection.user = tunnel
-        self._client.tunnel_begins(tunnel)
+        tunnel = self._client.begin_tunnel(connection, inspectors)
         return tunnel.upstream_data(data) if data else 0
 
     def _fail(self, why: str) -> None:
@@ -279,8 +245,8 @@ class Exchange:
         if self._over:
             return
         self._over = True
-        tell = logger.debug if self.relay.port else logger.warning  # an app may not be there yet
-        tell("relay failed", upstream=self.relay.upstream, why=why, answered=self.answered)
+        write_log = logger.debug if self.relay.port else logger.warning  # an app may not have started yet
+        write_log("relay failed", upstream=self.relay.upstream, why=why, answered=self.answered)
         if self._body is not None:
             self._client.abort()
         else:

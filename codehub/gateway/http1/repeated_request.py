@@ -1,105 +1,94 @@
-"""What was decided for one request, and holds for the next one of its kind on the same connection.
+"""Fast path for a request that differs from the one before it only in its target.
 
-A browser sends the same fields with request after request; only the first line differs. So fields that were
-parsed, checked and rewritten once are compared, and not read again. Who may pass is not remembered here: the
-directory must still hold the very session and the very route that the decision was made of.
+A browser sends the same fields with request after request. Fields that were parsed, checked and
+rewritten once are therefore compared and not read again. The permission is not remembered here: the
+route cache must still hold the same session and route objects that permitted the first request.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Final
 
-from codehub.database.gateway_queries import Route, Visitor
-from codehub.gateway.activity import FORWARDED, ActivityRecorder
+from codehub.domain.reserved_paths import RESERVED_PREFIX
+from codehub.gateway.activity import PORT_PATHS, ActivityRecorder
+from codehub.gateway.http1.relay import Relay
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.platform_tokens import target_holds_token
 from codehub.gateway.route_cache import RouteCache
 
-if TYPE_CHECKING:
-    from codehub.gateway.http1.exchange import Relay
-
-OWN: Final = b"/.codehub/"
-"""What is the platform's of a workspace's paths, on its own origin and below its entrance."""
-
-_LINE = re.compile(rb"GET (/[!-\"$-~]*) HTTP/1\.1")
+_RESERVED = RESERVED_PREFIX.encode()
+_REQUEST_LINE = re.compile(rb"GET (/[!-\"$-~]*) HTTP/1\.1")
 
 
 class RepeatedRequest:
-    """One GET that was let through, with what the next one must have in common with it."""
+    """A permitted GET, and what the next one must have in common with it."""
 
     __slots__ = (
         "_after_target",
         "_always_counts",
         "_cut",
         "_expires_at",
+        "_fields",
         "_prefix",
         "_relay",
         "_route",
         "_visitor",
-        "fields",
         "head",
     )
 
-    def __init__(
-        self,
-        head: RequestHead,
-        relay: Relay,
-        *,
-        cut: int,
-        base: bytes,
-        always_counts: bool,
-        visitor: Visitor,
-        route: Route,
-        expires_at: float,
-    ) -> None:
+    def __init__(self, data: bytes, head: RequestHead, relay: Relay) -> None:
+        request, visitor, route = relay.request, relay.visitor, relay.route
+        assert request is not None and visitor is not None and route is not None
         self.head = head
-        self.fields = b""
-        """All of the head but its first line, as it came."""
+        self._fields = data[data.index(b"\r\n") :]
+        """All of the head but its first line, as it arrived."""
         self._relay = relay
-        self._cut = cut
-        self._prefix = base + b"/"
-        self._after_target = relay.wire[len(b"GET ") + len(head.target) - cut :]
-        self._always_counts = always_counts
+        self._cut = len(head.target) - len(request.target)
+        """Length of the target's beginning that the upstream does not receive."""
+        self._prefix = request.base + b"/"
+        self._after_target = relay.wire[len(b"GET ") + len(request.target) :]
+        self._always_counts = relay.always_counts
         self._visitor = visitor
         self._route = route
-        self._expires_at = expires_at
+        self._expires_at = min(visitor.expires_at, request.expires_at)
 
-    def again(self, data: bytes, directory: RouteCache, recorder: ActivityRecorder) -> Relay | None:
-        """The request in `data` on its way, or None when it has to be looked at in full.
+    def repeat(self, data: bytes, route_cache: RouteCache, recorder: ActivityRecorder) -> Relay | None:
+        """Return the relay of the request in `data`, or None if that request must be read in full.
 
-        `head` and the relay are told anew, not made anew: a connection has one request at a time.
+        The head and the relay are updated and not copied: a connection has one request at a time.
         """
-        if not data.endswith(self.fields):
+        if not data.endswith(self._fields):
             return None
-        line = _LINE.fullmatch(data, 0, len(data) - len(self.fields))
+        line = _REQUEST_LINE.fullmatch(data, 0, len(data) - len(self._fields))
         relay, route = self._relay, self._route
-        if line is None or not directory.holds(relay.session_hash, self._visitor, route):
+        if line is None or not route_cache.holds(relay.session_hash, self._visitor, route):
             return None
         target = line[1]
-        seen = target[self._cut :] if self._cut else target
-        if not target.startswith(self._prefix) or seen.startswith(OWN) or self._expires_at <= time.time():
+        sent = target[self._cut :] if self._cut else target
+        if not target.startswith(self._prefix) or sent.startswith(_RESERVED):
             return None
-        if target_holds_token(target):
+        if self._expires_at <= time.time() or target_holds_token(target):
             return None
         self.head.target = target
-        if not relay.port and seen.startswith(FORWARDED):
+        if not relay.port and sent.startswith(PORT_PATHS):
             if self._cut:
-                return None  # it is not the IDE that this is for
+                return None  # in path mode this is for a port, and not for the IDE
             recorder.touch(route.workspace_id)
         elif self._always_counts:
             recorder.touch(route.workspace_id)
-        relay.wire = b"GET " + seen + self._after_target
+        relay.wire = b"GET " + sent + self._after_target
         return relay
 
 
-def may_repeat(head: RequestHead) -> bool:
-    """Whether nothing but the target can differ in the next request with the same fields."""
-    return (
-        head.method == b"GET"
+def make_repeatable(data: bytes, head: RequestHead, relay: Relay) -> RepeatedRequest | None:
+    """Return the fast path for requests like this one, or None if more than the target may differ."""
+    is_repeatable = (
+        relay.request is not None
+        and head.method == b"GET"
         and head.minor == 1
         and not head.has_body
         and not head.wants_websocket
         and b"upgrade" not in head.fields
     )
+    return RepeatedRequest(data, head, relay) if is_repeatable else None

@@ -1,14 +1,10 @@
-"""An upgraded connection: bytes both ways until one side ends, which ends the other."""
+"""An upgraded connection (RFC 9110, 7.8): bytes both ways until one side ends, which ends the other."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from codehub.gateway.activity import Inspectors
+from codehub.gateway.http1.interfaces import ClientSide
 from codehub.gateway.http1.upstream import COPIED, UpstreamConnection
-
-if TYPE_CHECKING:
-    from codehub.gateway.http1.client_connection import ClientConnection
 
 CLOSE_SECONDS: Final = 5.0
 """How long the last bytes may take to reach a side that is being closed."""
@@ -17,9 +13,7 @@ CLOSE_SECONDS: Final = 5.0
 class Tunnel:
     __slots__ = ("_client", "_from_client", "_from_upstream", "_inspectors", "_upstream")
 
-    def __init__(
-        self, client: ClientConnection, upstream: UpstreamConnection, inspectors: Inspectors
-    ) -> None:
+    def __init__(self, client: ClientSide, upstream: UpstreamConnection, inspectors: Inspectors) -> None:
         self._client = client
         self._upstream = upstream
         self._inspectors = inspectors
@@ -28,12 +22,13 @@ class Tunnel:
         client.gateway.metrics.websocket_opened()
 
     def client_data(self, data: bytes) -> int:
-        """Pass on as much as one turn allows, and return the number of bytes that were passed on."""
+        """Relay as much as one turn allows, and return the number of bytes relayed."""
         taken = len(data) if self._from_client is None else self._from_client.feed(data)
         self._upstream.transport.write(data if taken == len(data) else data[:taken])
         return taken
 
     def upstream_data(self, data: memoryview) -> int:
+        """Relay as much as one turn allows, and return the number of bytes left."""
         if len(data) > COPIED:
             taken = len(data) if self._from_upstream is None else self._from_upstream.feed(bytes(data))
             self._client.send(b"", data[:taken])

@@ -1,4 +1,4 @@
-"""Fair queue of connections that have more to do than one callback may (ADR 0024)."""
+"""Fair queue of connections that have more work than one callback may do (ADR 0024)."""
 
 import asyncio
 from collections import deque
@@ -7,33 +7,33 @@ from time import perf_counter
 from typing import Final
 
 TURN_SECONDS: Final = 0.000_01
-"""Deferred work of one turn of the loop. A turn exceeds this by one step at most.
+"""How long one turn of the loop works on the queue. A turn exceeds this by one step at most.
 
 With 50 us, a flood made others wait 30 to 60 us for half of their turns, with 20 us 20 to 35 us.
 """
 COSTLY_A_TICK: Final = 16
-"""Costly callbacks of one address or upstream beyond which all it sends goes through the queue.
+"""Costly callbacks after which all data of an address or upstream goes through the queue.
 
-Half of them are forgotten with each tick of the gateway.
+Each tick of the gateway halves the count.
 """
 WINDOW: Final = 16 << 10
-"""How much of what was kept is copied for one step."""
+"""How many buffered bytes one step copies."""
 
 
 class TurnQueue:
     """Round-robin queue. Groups take turns, and so do the connections of a group.
 
-    Each turn of the loop does a little of what waits here and then polls its sockets. Connections that send
-    little are never in the queue: they are served in between.
+    Each turn of the loop does a little of the queued work and then polls its sockets. Connections that
+    send little are never in the queue: they are served in between.
     """
 
     def __init__(self) -> None:
         self._groups: dict[Hashable, deque[Callable[[], None]]] = {}
         self._is_scheduled = False
 
-    def add(self, group: Hashable, go_on: Callable[[], None]) -> None:
-        """Call `go_on` once, in a later turn of the loop."""
-        self._groups.setdefault(group, deque()).append(go_on)
+    def add(self, group: Hashable, step: Callable[[], None]) -> None:
+        """Call `step` once, in a later turn of the loop."""
+        self._groups.setdefault(group, deque()).append(step)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -54,7 +54,7 @@ class TurnQueue:
     def _take_step(self) -> None:
         group = next(iter(self._groups))
         waiting = self._groups.pop(group)
-        go_on = waiting.popleft()
+        step = waiting.popleft()
         if waiting:
             self._groups[group] = waiting
-        go_on()
+        step()

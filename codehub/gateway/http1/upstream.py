@@ -11,13 +11,13 @@ from codehub.gateway.port_connect import connect_through
 MAX_IDLE_PER_UPSTREAM: Final = 64
 IDLE_SECONDS: Final = 30.0
 BUSY_SECONDS: Final = 0.02
-ARRIVALS: Final = 256 << 10
+READ_BUFFER: Final = 256 << 10
 COPIED: Final = 16 << 10
-"""Up to so many bytes a copy is cheaper than the care that passing on without one takes."""
+"""Up to this many bytes, a copy is cheaper than writing without one."""
 
 
 class UpstreamUser(Protocol):
-    """What is done with a connection right now: an exchange, or a tunnel."""
+    """The current user of a connection: an exchange, or a tunnel."""
 
     def upstream_data(self, data: memoryview) -> int:
         """Take data, which is valid during this call only.
@@ -31,6 +31,8 @@ class UpstreamUser(Protocol):
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
+    """A connection to an upstream, which is idle or has one user."""
+
     __slots__ = (
         "_ending", "_held", "_is_waiting", "_lost_by", "_position", "_rest", "address", "idle_since", "pool",
         "reused", "transport", "user",
@@ -45,9 +47,9 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self.idle_since = 0.0
         self._ending: asyncio.TimerHandle | None = None
         self._held = False
-        """The client takes no more at present."""
+        """Whether the client takes no more at present."""
         self._rest = b""
-        """What came in and waits for its turn, from `_position` on. Nothing is read meanwhile."""
+        """Data that waits for its turn, from `_position` on (ADR 0024). The socket is not read meanwhile."""
         self._position = 0
         self._is_waiting = False
         self._lost_by: list[Exception | None] = []
@@ -56,12 +58,12 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.pool.arrivals
+        return self.pool.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = self.pool.arrivals[:nbytes]
+        data = self.pool.read_buffer[:nbytes]
         if self.user is None:
-            self.transport.abort()  # an answer that nobody asked for must not become the next one's
+            self.transport.abort()  # an unrequested response must not answer the next request
         elif self.pool.is_spent(self.address):
             self._keep(data)
         elif left := self.user.upstream_data(data):
@@ -74,11 +76,11 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     @property
     def has_rest(self) -> bool:
-        """Whether more came in than the user has been given."""
+        """Whether more data arrived than the user has received."""
         return self._position < len(self._rest)
 
     def hold(self, hold: bool) -> None:
-        """Pass on nothing more, or go on."""
+        """Pause or resume the relaying of data to the user."""
         if hold == self._held:
             return
         self._held = hold
@@ -92,7 +94,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def _keep(self, data: memoryview) -> None:
         if self.user is None:
-            return  # it ended with what it was given
+            return  # the data ended the use of this connection
         self._rest, self._position = bytes(data), 0
         if not self._held and not self.transport.is_closing():
             self.transport.pause_reading()
@@ -101,9 +103,9 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def _wait_for_turn(self) -> None:
         if not self._is_waiting:
             self._is_waiting = True
-            self.pool.turns.add(self.address, self._go_on)
+            self.pool.turns.add(self.address, self._take_turn)
 
-    def _go_on(self) -> None:
+    def _take_turn(self) -> None:
         self._is_waiting = False
         if self.user is None or self._held or not self._rest:
             return
@@ -118,9 +120,9 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._wait_for_turn()
         else:
             self._rest, self._position = b"", 0
-            self._read_on()
+            self._resume_reading()
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if self._lost_by:
             self.connection_lost(self._lost_by.pop())
         elif not self._held and not self.transport.is_closing():
@@ -146,7 +148,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self.user.upstream_writable(True)
 
     def release(self) -> None:
-        """End the use of this connection. Another one may follow."""
+        """End the use of this connection. Another use may follow."""
         self.user = None
         self.hold(False)
 
@@ -155,7 +157,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self.transport.abort()
 
     def close(self, within: float) -> None:
-        """Close when what was written has been sent, and in so many seconds whether it has or not."""
+        """Close when the output has been sent, and after `within` seconds in any case."""
         self.user = None
         self.transport.close()
         self._ending = asyncio.get_running_loop().call_later(within, self.transport.abort)
@@ -164,7 +166,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 async def _connect_unix(
     loop: asyncio.AbstractEventLoop, make: Callable[[], UpstreamConnection], path: str
 ) -> UpstreamConnection:
-    """A Unix socket whose queue is full refuses at once, where TCP would wait: so we wait."""
+    """Connect to a Unix socket, and retry while its queue is full: TCP would wait in that case."""
     while True:
         try:
             return (await loop.create_unix_connection(make, path))[1]
@@ -173,27 +175,27 @@ async def _connect_unix(
 
 
 class Pool:
-    """Idle connections by address, the latest used first."""
+    """Pool of idle connections by address. The last one used is taken first."""
 
     def __init__(self, connect_timeout: float, turns: TurnQueue) -> None:
         self.turns = turns
         self._costly: dict[str, int] = {}
-        """Costly callbacks by address; half of them are forgotten with each tick."""
+        """Costly callbacks by address. Each tick halves them."""
         self._idle: dict[str, list[UpstreamConnection]] = {}
         self._connect_timeout = connect_timeout
-        self.arrivals: memoryview
-        """Where all upstreams' data comes in: each piece is passed on before the next is read."""
-        self.renew_arrivals()
+        self.read_buffer: memoryview
+        """The buffer that all upstreams read into: each piece is relayed before the next is read."""
+        self.renew_read_buffer()
 
-    def renew_arrivals(self) -> None:
-        """Grant the last piece to a transport that has not sent all of it: what is read next is another's."""
-        self.arrivals = memoryview(bytearray(ARRIVALS))
+    def renew_read_buffer(self) -> None:
+        """Leave the buffer to a transport that has not sent all of it, and read into a new one."""
+        self.read_buffer = memoryview(bytearray(READ_BUFFER))
 
     def charge(self, address: str) -> None:
         self._costly[address] = self._costly.get(address, 0) + 1
 
     def is_spent(self, address: str) -> bool:
-        """Whether this upstream has cost so much in this tick that all it sends waits for its turn."""
+        """Return whether this upstream was so costly lately that its data waits for turns (ADR 0024)."""
         return bool(self._costly) and self._costly.get(address, 0) >= COSTLY_A_TICK
 
     def start_tick(self) -> None:
@@ -218,7 +220,7 @@ class Pool:
         waiting.append(connection)
 
     async def connect(self, address: str) -> UpstreamConnection:
-        """A new connection; OSError or TimeoutError when there is none to be had."""
+        """Return a new connection. Raise OSError or TimeoutError if the upstream accepts none."""
         loop = asyncio.get_running_loop()
         kind, _, where = address.partition(":")
 
@@ -240,7 +242,7 @@ class Pool:
             waiting.remove(connection)
 
     def drop(self, address: str) -> None:
-        """Nothing that was connected to this address, or to a port beside it, is used again."""
+        """Abort the idle connections to this address, and those to ports of the same workspace."""
         network = network_of(address)
         for each in [key for key in self._idle if key == address or (network and key.startswith(network))]:
             for connection in self._idle.pop(each):

@@ -22,7 +22,7 @@ from codehub.domain.observation import ArchiveFact
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
-from codehub.gateway.activity_reporter import Reporting
+from codehub.gateway.activity_reporter import WorkerRegistry
 from tests.integration.database.conftest import BACKENDS, LIMITS, create
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.database import Database, Gate
@@ -44,7 +44,7 @@ class Backend:
     create: Callable[[], Awaitable[Workspace]]
     set_desired_state: Callable[[str, DesiredState], Awaitable[object]]
     delete: Callable[[str], Awaitable[object]]
-    registry: Reporting
+    registry: WorkerRegistry
 
     async def get(self, workspace_id: str) -> Workspace:
         found = await self.database.find(workspace_id)

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from codehub.bus.tickets import Ticket
 from codehub.database.gate import RecoverFrom
@@ -22,6 +22,7 @@ from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.gateway.config import GatewayConfig, Timeouts
 from codehub.gateway.cookies import CookieGrant, sign
+from codehub.gateway.http1.client_connection import ClientConnection
 from codehub.gateway.metrics import GatewayMetrics
 from codehub.gateway.server import Gateway
 from tests.services import free_port
@@ -101,10 +102,10 @@ class Facts:
         self.asked += 1
         return self.routes.get(workspace_id)
 
-    async def situation(self, workspace_id: str) -> StatusPageData | None:
+    async def status_page_data(self, workspace_id: str) -> StatusPageData | None:
         return self.situations.get(workspace_id)
 
-    async def counted(self, owner_id: str, *, besides: str) -> list[Workspace]:
+    async def counted_workspaces(self, owner_id: str, *, besides: str) -> list[Workspace]:
         return [item for item in self.counts if item.id != besides]
 
     async def wake(self, workspace_id: str, actor: str) -> None:
@@ -230,7 +231,7 @@ def headers(head: str, name: str) -> list[str]:
 
 
 def without_policy(data: bytes) -> bytes:
-    """Leave out what the gateway adds to each answer of a workspace: test_answer_policy.py is about that."""
+    """Leave out what the gateway adds to each answer of a workspace: see test_response_policy.py."""
     return _POLICY.sub(b"", data)
 
 
@@ -273,7 +274,7 @@ class World:
         )
         self.metrics = GatewayMetrics(1)
         self.gateway = Gateway(self.config, self.facts, self.tickets, KEY, self.metrics.of_worker(0))
-        self.gateway.directory._answered_at = math.inf  # the push channel never falls silent
+        self.gateway.route_cache._answered_at = math.inf  # the push channel never falls silent
         self.host = self.config.origins.workspace_host(MINE) if apps else self.platform
         self.facts.visitors[hash_of(SESSION)] = Visitor(ALICE, "alice", time.time() + 3600)
         self.facts.visitors[hash_of("bob-session")] = Visitor(BOB, "bob", time.time() + 3600)
@@ -291,7 +292,7 @@ class World:
         self.facts.routes[workspace_id] = Route(workspace_id, ALICE, phase, operation, upstream, image)
         workspace = a_workspace(workspace_id, phase, **({"operation": operation} | changes))
         self.facts.situations[workspace_id] = StatusPageData(workspace, [])
-        self.gateway.watch.route_changed(workspace_id)
+        self.gateway.revocation.route_changed(workspace_id)
 
     def cookie(self, workspace_id: str = MINE, session: str = SESSION, host: str | None = None) -> str:
         grant = CookieGrant(hash_of(session), int(time.time()) + 3600)
@@ -311,6 +312,11 @@ class World:
         """Bring each connection's deadline nearer, as if this time had passed."""
         for connection in self.gateway._connections:
             connection.deadline -= seconds
+
+    @property
+    def connections(self) -> list[ClientConnection]:
+        """Return the open connections of clients."""
+        return cast(list[ClientConnection], list(self.gateway._connections))
 
     async def connect(self) -> Client:
         return Client(*await asyncio.open_connection("127.0.0.1", self.gateway.port))
@@ -343,7 +349,7 @@ async def held_back(made: World, sent: Callable[[], int]) -> None:
     def is_held_back() -> bool:
         nonlocal seen
         before, seen = seen, sent()
-        return before == seen and any(each.write_paused for each in made.gateway._connections)
+        return before == seen and any(each.write_paused for each in made.connections)
 
     await until(is_held_back, "the upstream to be held back", every=0.1)
 
@@ -372,4 +378,4 @@ async def read_slowly(made: World, clients: list[Client], size: int = 16 << 20) 
 
 
 def _paused(made: World, count: int) -> Callable[[], bool]:
-    return lambda: sum(each.write_paused for each in made.gateway._connections) == count
+    return lambda: sum(each.write_paused for each in made.connections) == count

@@ -199,36 +199,36 @@ class _Held:
         self.turns = _Turns()
         self.facts = Facts()
         self.gateway = Gateway(config, self.facts, MemoryTickets(), KEY)
-        self.gateway.directory._answered_at = math.inf  # the push channel never falls silent
+        self.gateway.route_cache._answered_at = math.inf  # the push channel never falls silent
         self.facts.visitors[hash_of(SESSION)] = Visitor(ALICE, "alice", FOREVER)
         self.set_phase(Phase.RUNNING)
 
     def set_phase(self, phase: Phase) -> None:
         upstream = self.upstream if phase is Phase.RUNNING else None
         self.facts.routes[MINE] = Route(MINE, ALICE, phase, Operation.NONE, upstream, IMAGE)
-        self.gateway.watch.route_changed(MINE)
+        self.gateway.revocation.route_changed(MINE)
 
     def census(self) -> dict[str, Any]:
         gc.collect()
         gateway = self.gateway
-        directory, live = gateway.directory, gateway.live
+        route_cache, open_connections = gateway.route_cache, gateway.open_connections
         return {
             "descriptors": len(os.listdir("/proc/self/fd")),
             "tasks": len(asyncio.all_tasks()),
             "objects": Counter(f"{type(it).__module__}.{type(it).__name__}" for it in gc.get_objects()),
             "tables": {
                 "connections": len(gateway._connections),
-                "errands": len(gateway._errands),
+                "tasks of it": len(gateway._tasks),
                 "idle upstreams": sum(map(len, gateway.pool._idle.values())),
                 "pool": len(gateway.pool._idle),
-                "live sessions": len(live._of_session),
-                "live workspaces": len(live._of_workspace),
-                "visitors": len(directory._visitors.known),
-                "routes": len(directory._routes.known),
-                "lookups": len(directory._visitors._asking) + len(directory._routes._asking),
+                "live sessions": len(open_connections._of_session),
+                "live workspaces": len(open_connections._of_workspace),
+                "visitors": len(route_cache._visitors.known),
+                "routes": len(route_cache._routes.known),
+                "lookups": len(route_cache._visitors._lookups) + len(route_cache._routes._lookups),
                 "seen": len(gateway.recorder._seen),
                 "watched": len(gateway.recorder._watched),
-                "checks": len(gateway.watch._checks),
+                "checks": len(gateway.revocation._checks),
             },
         }
 

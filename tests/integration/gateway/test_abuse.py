@@ -55,7 +55,7 @@ async def test_a_head_just_below_the_limit_passes(origin: World) -> None:
 async def test_a_head_that_drips_is_cut_off(origin: World) -> None:
     client = await origin.connect()
     client.send("GET / HTTP/1.1\r\nHost: x\r\n")
-    await until(lambda: any(each._buffer for each in origin.gateway._connections), "the head to begin")
+    await until(lambda: any(each._buffer for each in origin.connections), "the head to begin")
     origin.elapse()
     head, _ = await client.response()
     assert status(head) == 408
@@ -74,7 +74,7 @@ async def test_the_deadline_of_a_head_does_not_move_with_each_byte(origin: World
     client = await origin.connect()
     client.send(origin.request())
     await client.response()
-    (connection,) = origin.gateway._connections
+    (connection,) = origin.connections
     for sent in (b"GET / HTTP/1.1\r\nX-Slow: ", b"a", b"a"):
         client.send(sent)
         await until(lambda sent=sent: connection._buffer.endswith(sent), "the gateway to read it")
@@ -88,7 +88,7 @@ async def test_answers_that_nobody_reads_do_not_pile_up(origin: World) -> None:
     client = await origin.connect()
     client.send(request * count)
     await until(lambda: origin.gateway._connections, "the connection")
-    (connection,) = origin.gateway._connections
+    (connection,) = origin.connections
     await until(lambda: connection._held_for_buffer, "the gateway to read no more")
     assert connection.transport.get_write_buffer_size() < 1_000_000
     for _ in range(count):

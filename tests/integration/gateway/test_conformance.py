@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from codehub.gateway.http1.repeated_request import Passage
+from codehub.gateway.http1.repeated_request import RepeatedRequest
 from tests.integration.gateway.conformance import (
     aborts,
     bodies,
@@ -73,14 +73,14 @@ async def test_what_comes_twice_is_let_through_by_comparison(
 ) -> None:
     """Or else the rows above would prove nothing about it."""
     repeats = []
-    again = Passage.again
+    repeat = RepeatedRequest.repeat
 
-    def watched(self: Passage, *arguments: Any) -> Any:
-        relay = again(self, *arguments)
+    def watched(self: RepeatedRequest, *arguments: Any) -> Any:
+        relay = repeat(self, *arguments)
         repeats.append(relay is not None)
         return relay
 
-    monkeypatch.setattr(Passage, "again", watched)
+    monkeypatch.setattr(RepeatedRequest, "repeat", watched)
     await stage.play(TABLE["heads: a plain request"], times=2)
     assert repeats == [True, True]  # the second one, and the probe
 

@@ -153,7 +153,7 @@ async def test_an_event_stream_is_known_however_it_is_spelled() -> None:
             )
             await client.head()
             if client is clients[0]:
-                made.gateway.watch.session_ended(hash_of(SESSION))
+                made.gateway.revocation.session_ended(hash_of(SESSION))
                 await client.rest()
         await asyncio.wait_for(made.gateway._drain(), PATIENCE)
         await clients[1].rest()
@@ -161,9 +161,9 @@ async def test_an_event_stream_is_known_however_it_is_spelled() -> None:
 
 async def test_a_lost_push_channel_empties_the_memory(origin: World) -> None:
     await origin.ask(origin.request())
-    directory = origin.gateway.directory
+    directory = origin.gateway.route_cache
     assert directory._visitors.known and directory._routes.known
-    origin.gateway.watch.lost()
+    origin.gateway.revocation.channel_lost()
     assert not directory._visitors.known and not directory._routes.known
     origin.facts.visitors.clear()
     assert status((await origin.ask(origin.request()))[0]) == 401

@@ -143,7 +143,7 @@ async def at_rest(gateway: Standalone) -> dict[str, Any]:
 
     def is_at_rest(found: dict[str, Any]) -> bool:
         tables, timers = found["tables"], found["objects"].get("uvloop.loop.TimerHandle", 0)
-        return not any(tables[name] for name in FLEETING) and tables["errands"] == 1 and timers < 5
+        return not any(tables[name] for name in FLEETING) and tables["tasks of it"] == 1 and timers < 5
 
     return await eventually(census, "the gateway to come to rest", is_at_rest, every=0.5)
 

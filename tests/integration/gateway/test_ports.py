@@ -137,7 +137,7 @@ async def test_a_ticket_for_one_port_is_good_at_no_other(origin: World, app: App
     host = host_of(origin, app.port)
     for at in (origin.host, host_of(origin, app.port + 1)):
         browser = Browser(origin)
-        link = await browser.find_ticket(f"{origin.config.origins.entrance(MINE, app.port)}/")
+        link = await browser.find_ticket(f"{origin.config.origins.entry_url(MINE, app.port)}/")
         assert urlsplit(link).netloc == host
         browser.jar[at] = browser.jar[host]
         answer = await browser.navigate(link.replace(host, at))
@@ -267,7 +267,7 @@ async def test_a_websocket_to_a_port_lives_until_its_leave_is_withdrawn(origin: 
                 pass
         assert refused.value.response.status_code == 403
         for withdraw in (
-            lambda: origin.gateway.watch.session_ended(hash_of(SESSION)),
+            lambda: origin.gateway.revocation.session_ended(hash_of(SESSION)),
             lambda: origin.set_phase(MINE, Phase.STANDBY),
         ):
             async with dial(origin, port, origin=f"http://{origin.host}") as connection:
@@ -354,7 +354,7 @@ async def test_nobody_reaches_the_hosts_loopback_by_a_port(address: str) -> None
             upstream = f"tcp:{address}:{app.port}"
             route = Route(MINE, ALICE, Phase.RUNNING, Operation.NONE, upstream, "code-server")
             made.facts.routes[MINE] = route
-            made.gateway.watch.route_changed(MINE)
+            made.gateway.revocation.route_changed(MINE)
         for more in (NAVIGATE, FETCH):
             assert is_off(*await origin.ask(to_port(origin, app.port, more=more)))
             assert is_off(*await path.ask(path.entrance(f"/proxy/{app.port}/", more=more)))

@@ -332,7 +332,7 @@ async def test_a_slow_upstream_holds_back_its_client(origin: World) -> None:
     client.send(origin.request("/", "POST", more=f"Content-Length: {64 << 20}\r\n"))
     for _ in range(64):
         client.send(b"y" * (1 << 20))
-    held = lambda: any(each._held_for_upstream for each in origin.gateway._connections)  # noqa: E731
+    held = lambda: any(each._held_for_upstream for each in origin.connections)  # noqa: E731
     await until(held, "the client to be held back")
     assert client.writer.transport.get_write_buffer_size() > 16 << 20  # type: ignore[attr-defined]
     go.set()
@@ -486,7 +486,7 @@ async def test_an_upstream_whose_answer_was_read_late_answers_again(origin: Worl
     origin.ide.script = script
     client = await origin.connect()
     await until(lambda: origin.gateway._connections, "the connection")
-    (connection,) = origin.gateway._connections
+    (connection,) = origin.connections
     for transport, option in ((connection.transport, "SO_SNDBUF"), (client.writer, "SO_RCVBUF")):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, getattr(socket, option), 4096)
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]

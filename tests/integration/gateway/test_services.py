@@ -144,7 +144,7 @@ class Installation:
         """The workspace cookie, by the whole way through the entrance."""
         browser = Browser(self, self.session)
         answer = await browser.navigate(
-            await browser.find_ticket(f"{self.config.origins.entrance(self.workspace_id)}/")
+            await browser.find_ticket(f"{self.config.origins.entry_url(self.workspace_id)}/")
         )
         return (header(answer.head, "set-cookie") or "").split(";")[0]
 

@@ -17,7 +17,7 @@ async def place(request: pytest.FixtureRequest, origin: World) -> tuple[str, str
     """The entrance on the platform, and the origin that it leads to."""
     port = 3000 if request.param == "a port" else 0
     origins = origin.config.origins
-    return origins.entrance(MINE, port), origins.workspace_origin(MINE, port)
+    return origins.entry_url(MINE, port), origins.workspace_origin(MINE, port)
 
 
 def workspace_cookies(browser: Browser, own: str) -> list[str]:
@@ -50,7 +50,7 @@ async def test_a_browser_that_visited_the_workspace_before_is_not_fooled_either(
 
 async def test_the_button_of_that_page_enters_properly(origin: World) -> None:
     owner, elsewhere = Browser(origin), Browser(origin)
-    link = await owner.find_ticket(f"{origin.config.origins.entrance(MINE)}{DEEP}")
+    link = await owner.find_ticket(f"{origin.config.origins.entry_url(MINE)}{DEEP}")
     refused = await elsewhere.navigate(link)
     assert refused.status == 403
     button = refused.body.partition('class="button" href="')[2].partition('"')[0].replace("&amp;", "&")
@@ -61,7 +61,7 @@ async def test_the_button_of_that_page_enters_properly(origin: World) -> None:
 @pytest.mark.parametrize("first", ["entrance", "workspace"])
 async def test_a_deep_link_survives_the_way_in(origin: World, first: str) -> None:
     origins = origin.config.origins
-    base = origins.entrance(MINE) if first == "entrance" else origins.workspace_origin(MINE)
+    base = origins.entry_url(MINE) if first == "entrance" else origins.workspace_origin(MINE)
     browser = Browser(origin)
     answer = await browser.open(f"{base}{DEEP}")
     assert (answer.status, answer.url) == (200, f"http://{origin.host}{DEEP}")
@@ -123,7 +123,7 @@ async def test_a_ticket_names_the_nonce_that_the_entrance_got(origin: World) -> 
     """Without a nonce, or with one that is none, the entrance hands out no ticket."""
     origins = origin.config.origins
     for query in ("", "?to=/x", "?nonce=x&to=/x", f"?nonce={'0' * 63}&to=/x", f"?nonce={'G' * 64}&to=/x"):
-        answer = await Browser(origin).navigate(f"{origins.entrance(MINE)}/.codehub/enter{query}")
+        answer = await Browser(origin).navigate(f"{origins.entry_url(MINE)}/.codehub/enter{query}")
         assert answer.status == 302 and "ticket=" not in answer.location
     assert not origin.tickets.issued
 
@@ -148,7 +148,7 @@ async def test_a_page_of_the_entrance_has_the_plain_address(origin: World) -> No
 
 
 async def test_a_page_cannot_enter_by_fetching(origin: World) -> None:
-    entrance = origin.config.origins.entrance(MINE)
+    entrance = origin.config.origins.entry_url(MINE)
     fetch = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Dest: empty\r\n"
     browser = Browser(origin, more=fetch)
     for url in (f"{entrance}/", f"{entrance}/.codehub/enter?nonce={'0' * 64}&to=/"):
@@ -160,7 +160,7 @@ async def test_a_page_cannot_enter_by_fetching(origin: World) -> None:
 async def test_a_client_without_fetch_metadata_enters_with_its_cookies(origin: World) -> None:
     """Such as curl with a cookie file, or a browser on plain http."""
     for more in ("", "Accept: */*\r\n", "Accept: text/html\r\n"):
-        answer = await Browser(origin, more=more).open(f"{origin.config.origins.entrance(MINE)}/healthz")
+        answer = await Browser(origin, more=more).open(f"{origin.config.origins.entry_url(MINE)}/healthz")
         assert (answer.status, answer.body) == (200, "hello"), more
 
 
@@ -168,10 +168,10 @@ async def test_each_entrance_renews_the_cookie_for_the_session_that_is_signed_in
     """A workspace cookie of an older session would end with that one."""
     origin.facts.visitors[hash_of("newer")] = origin.facts.visitors[hash_of(SESSION)]
     browser = Browser(origin)
-    entrance = f"{origin.config.origins.entrance(MINE)}/"
+    entrance = f"{origin.config.origins.entry_url(MINE)}/"
     await browser.open(entrance)
     browser.jar[origin.platform]["session"] = "newer"
     await browser.open(entrance)
     del origin.facts.visitors[hash_of(SESSION)]
-    origin.gateway.watch.session_ended(hash_of(SESSION))
+    origin.gateway.revocation.session_ended(hash_of(SESSION))
     assert (await browser.navigate(f"http://{origin.host}/")).body == "hello"

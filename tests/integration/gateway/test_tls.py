@@ -115,7 +115,7 @@ async def test_a_websocket_passes_and_ends_with_its_session(secured: World, file
             for size in (1, 100_000, 3_000_000):
                 await opened.send(b"x" * size)
                 assert await opened.recv() == b"x" * size
-            secured.gateway.watch.session_ended(next(iter(secured.gateway.live.sessions())))
+            secured.gateway.revocation.session_ended(next(iter(secured.gateway.open_connections.sessions())))
             await asyncio.wait_for(opened.wait_closed(), PATIENCE)
 
 
@@ -174,8 +174,8 @@ async def test_who_says_nothing_or_garbage_is_sent_away(
         broken.send(b"\x16\x03\x01" + b"\xff" * 500)
         for client in (broken, silent, halfway):
             await client.rest()
-        await until(lambda: len(made.gateway._errands) == 1, "the tick alone to go on")
-        servers[0]._patience, made.gateway.timeouts = NEVER, PATIENT
+        await until(lambda: len(made.gateway._tasks) == 1, "the tick alone to go on")
+        servers[0]._handshake_timeout, made.gateway.timeouts = NEVER, PATIENT
         client = await connect(made, trusting(files))
         client.send(made.request())
         assert (await client.response())[1] == b"hello"

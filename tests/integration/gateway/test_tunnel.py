@@ -149,7 +149,7 @@ async def test_other_upgrades_are_not_passed_on(origin: World) -> None:
 async def test_logout_ends_open_sockets_at_once(origin: World, echo: Echo) -> None:
     async with dial(origin) as socket:
         del origin.facts.visitors[hash_of(SESSION)]
-        origin.gateway.watch.session_ended(hash_of(SESSION))
+        origin.gateway.revocation.session_ended(hash_of(SESSION))
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
         await until(lambda: echo.open == 0, "the socket to end")
@@ -162,10 +162,10 @@ async def test_a_session_that_ends_while_the_way_is_looked_up_opens_nothing(
 
     async def logout_meanwhile(workspace_id: str) -> Route | None:
         origin.facts.visitors.pop(hash_of(SESSION), None)
-        origin.gateway.watch.session_ended(hash_of(SESSION))
+        origin.gateway.revocation.session_ended(hash_of(SESSION))
         return await find_route(workspace_id)
 
-    monkeypatch.setattr(origin.gateway.directory._routes, "_ask", logout_meanwhile)
+    monkeypatch.setattr(origin.gateway.route_cache._routes, "_read", logout_meanwhile)
     with pytest.raises(InvalidStatus):
         await dial(origin)
     assert echo.open == 0
@@ -174,7 +174,7 @@ async def test_a_session_that_ends_while_the_way_is_looked_up_opens_nothing(
 async def test_a_deleted_user_loses_open_sockets(origin: World, echo: Echo) -> None:
     async with dial(origin) as socket:
         del origin.facts.visitors[hash_of(SESSION)]
-        origin.gateway.watch.user_changed("01alice0000000000000000000")
+        origin.gateway.revocation.user_changed("01alice0000000000000000000")
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
 
@@ -206,13 +206,13 @@ async def test_what_was_missed_while_the_push_channel_was_away_is_made_up_for(
     origin: World, echo: Echo, withdraw: Callable[[World], None]
 ) -> None:
     async with dial(origin) as socket:
-        origin.gateway.watch.lost()
-        origin.gateway.watch.regained()
+        origin.gateway.revocation.channel_lost()
+        origin.gateway.revocation.channel_regained()
         await socket.send("still here")
         assert await socket.recv() == "still here"
-        origin.gateway.watch.lost()
+        origin.gateway.revocation.channel_lost()
         withdraw(origin)
-        origin.gateway.watch.regained()
+        origin.gateway.revocation.channel_regained()
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
 
@@ -222,7 +222,7 @@ async def test_a_check_that_fails_is_made_again(
     origin: World, echo: Echo, withdraw: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codehub.gateway.revocation.RETRY_SECONDS", 0.05)
-    ask, tries = origin.gateway.directory._visitors._ask, 0
+    ask, tries = origin.gateway.route_cache._visitors._read, 0
 
     async def away_once(id_hash: bytes) -> Visitor | None:
         nonlocal tries
@@ -232,10 +232,10 @@ async def test_a_check_that_fails_is_made_again(
         return await ask(id_hash)
 
     async with dial(origin) as socket:
-        origin.gateway.watch.lost()
-        origin.gateway.directory._visitors._ask = away_once
+        origin.gateway.revocation.channel_lost()
+        origin.gateway.route_cache._visitors._read = away_once
         withdraw(origin)
-        origin.gateway.watch.regained()
+        origin.gateway.revocation.channel_regained()
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
         assert tries == 2
@@ -261,20 +261,21 @@ async def open_event_stream(origin: World) -> Client:
 
 async def test_an_event_stream_ends_with_its_session(origin: World) -> None:
     client = await open_event_stream(origin)
-    origin.gateway.watch.session_ended(hash_of(SESSION))
+    origin.gateway.revocation.session_ended(hash_of(SESSION))
     await client.rest()
     await until(lambda: origin.api.open == 0, "the stream to end")
 
 
 async def test_an_event_stream_ends_with_its_role_and_nobody_elses(origin: World) -> None:
     client = await open_event_stream(origin)
-    watch, user_id = origin.gateway.watch, origin.facts.visitors[hash_of(SESSION)].user_id
-    for happens in (lambda: watch.user_changed("another"), watch.lost, watch.regained):
+    revocation, user_id = origin.gateway.revocation, origin.facts.visitors[hash_of(SESSION)].user_id
+    events = lambda: revocation.user_changed("another"), revocation.channel_lost, revocation.channel_regained
+    for happens in events:
         happens()
-        await until(lambda: not watch._checks, "the check")
+        await until(lambda: not revocation._checks, "the check")
         assert origin.api.open == 1
     change_role(origin)
-    watch.user_changed(user_id)
+    revocation.user_changed(user_id)
     await client.rest()
     await until(lambda: origin.api.open == 0, "the stream to end")
 

@@ -54,7 +54,7 @@ async def test_without_a_session_one_is_sent_to_sign_in(origin: World) -> None:
 async def test_random_sessions_of_one_network_cost_bounded_look_ups() -> None:
     """At the entrance, at its forms and on the event stream, which share one allowance."""
     async with world(trusted_proxies=TrustedProxies((ip_network("127.0.0.1"),))) as made:
-        made.gateway.directory._lookups._buckets = TokenBuckets(5, 1e-6, "Too many.")
+        made.gateway.route_cache._session_lookups._buckets = TokenBuckets(5, 1e-6, "Too many.")
 
         def guess(number: int, address: str = "192.0.2.66") -> str:
             more = f"X-Forwarded-For: {address}\r\n{FETCH}"
@@ -75,10 +75,10 @@ async def test_random_sessions_of_one_network_cost_bounded_look_ups() -> None:
 
 async def test_a_session_that_was_found_before_does_not_wait_behind_random_ones(origin: World) -> None:
     assert status((await origin.ask(origin.entrance()))[0]) == 302
-    origin.gateway.directory._lookups._buckets = TokenBuckets(1, 1e-6, "Too many.")
+    origin.gateway.route_cache._session_lookups._buckets = TokenBuckets(1, 1e-6, "Too many.")
     for expected in (302, 429):
         assert status((await origin.ask(origin.entrance("/", "guess")))[0]) == expected
-    origin.gateway.directory.forget_all()
+    origin.gateway.route_cache.forget_all()
     assert "/login" not in (header((await origin.ask(origin.entrance()))[0], "location") or "/login")
 
 
@@ -92,7 +92,7 @@ async def test_only_the_owner_comes_in(origin: World) -> None:
 
 async def test_the_way_in_by_ticket(origin: World) -> None:
     browser = Browser(origin)
-    link = await browser.find_ticket(f"{origin.config.origins.entrance(MINE)}/folder?x=1%2F2&y")
+    link = await browser.find_ticket(f"{origin.config.origins.entry_url(MINE)}/folder?x=1%2F2&y")
     location = urlsplit(link)
     assert (location.netloc, location.path) == (origin.host, "/.codehub/enter")
     arrived = await browser.navigate(link)
@@ -113,7 +113,7 @@ async def test_the_way_in_by_ticket(origin: World) -> None:
 
 async def test_a_ticket_is_for_one_workspace_alone(origin: World) -> None:
     browser = Browser(origin)
-    link = await browser.find_ticket(f"{origin.config.origins.entrance(MINE)}/")
+    link = await browser.find_ticket(f"{origin.config.origins.entry_url(MINE)}/")
     other = origin.config.origins.workspace_host(THEIRS)
     browser.jar[other] = browser.jar[origin.host]
     answer = await browser.navigate(link.replace(origin.host, other))
@@ -163,7 +163,7 @@ async def test_a_workspace_origin_without_its_cookie(origin: World) -> None:
 async def test_a_cookie_dies_with_its_session_and_its_ownership(origin: World) -> None:
     assert status((await origin.ask(origin.request()))[0]) == 200
     del origin.facts.visitors[hash_of(SESSION)]
-    origin.gateway.watch.session_ended(hash_of(SESSION))
+    origin.gateway.revocation.session_ended(hash_of(SESSION))
     assert status((await origin.ask(origin.request()))[0]) == 401
     bob = f"GET / HTTP/1.1\r\nHost: {origin.host}\r\nCookie: {origin.cookie(session='bob-session')}\r\n\r\n"
     assert status((await origin.ask(bob))[0]) == 403
@@ -180,8 +180,8 @@ async def test_the_hot_path_asks_nobody(origin: World) -> None:
 async def test_memory_counts_only_while_the_push_channel_answers(origin: World) -> None:
     await origin.ask(origin.request())
     asked = origin.facts.asked
-    origin.gateway.directory._answered_at = -100.0
-    origin.gateway.directory.channel_answered = lambda: None  # type: ignore[method-assign]
+    origin.gateway.route_cache._answered_at = -100.0
+    origin.gateway.route_cache.channel_answered = lambda: None  # type: ignore[method-assign]
     for _ in range(3):
         assert status((await origin.ask(origin.request()))[0]) == 200
     assert origin.facts.asked == asked + 6
@@ -350,13 +350,13 @@ async def test_a_visit_that_cannot_be_saved_gets_a_507_with_its_cause(
     async def full(_key: object) -> None:
         raise error
 
-    routes = origin.gateway.directory._routes
-    ask, routes._ask = routes._ask, full
+    routes = origin.gateway.route_cache._routes
+    ask, routes._read = routes._read, full
     head, body = await origin.ask(origin.request())
     assert status(head) == 507
     assert b"INSUFFICIENT_STORAGE" in body and cause in body
 
-    routes._ask = ask
+    routes._read = ask
     origin.set_phase(MINE, Phase.STANDBY)
     origin.facts.wake_problem = error
     head, body = await origin.ask(origin.entrance())
@@ -371,7 +371,7 @@ async def test_a_database_that_is_away_is_a_503(origin: World, error: Exception)
     async def away(_key: object) -> None:
         raise error
 
-    origin.gateway.directory._routes._ask = away
+    origin.gateway.route_cache._routes._read = away
     head, body = await origin.ask(origin.entrance())
     assert status(head) == 503 and b"<h1>" in body
     assert status((await origin.ask(origin.request()))[0]) == 503

@@ -3,7 +3,14 @@
 import pytest
 
 from codehub.gateway.config import Origins
-from codehub.gateway.cookies import CookieGrant, cookie_values, may_set, sign, verify, without_platform_cookies
+from codehub.gateway.cookies import (
+    CookieGrant,
+    cookie_values,
+    may_set,
+    sign,
+    verify,
+    without_platform_cookies,
+)
 
 KEY, HASH, ID, HOST = (
     b"k" * 32,

@@ -51,7 +51,7 @@ class Rig:
             api_upstream=API, database_url="", redis_url="", limits=Limits(1, 1), activity=activity or {},
         )  # fmt: skip
         self.gateway = Gateway(config, cast(Source, Nobody()), cast(Tickets, None), KEY)
-        self.directory = self.gateway.directory
+        self.directory = self.gateway.route_cache
         self.directory.channel_answered()
         for name in ("alice", "bob"):
             session = cookies.session_hash(name.encode())
@@ -115,14 +115,14 @@ def workspace_cookie(host: str) -> str:
 def repeats(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each request that could have repeated one did."""
     seen: list[bool] = []
-    again = RepeatedRequest.again
+    repeat = RepeatedRequest.repeat
 
     def watched(self: RepeatedRequest, *arguments: Any) -> object:
-        relay = again(self, *arguments)
+        relay = repeat(self, *arguments)
         seen.append(relay is not None)
         return relay
 
-    monkeypatch.setattr(RepeatedRequest, "again", watched)
+    monkeypatch.setattr(RepeatedRequest, "repeat", watched)
     yield seen
 
 
@@ -245,8 +245,8 @@ def test_after_another_kind_of_request_the_connection_still_ends_with_the_sessio
     rig = Rig()
     for target in (f"/w/{ONE}/", "/api/v1/session", f"/w/{ONE}/", f"/w/{ONE}/x", f"/w/{TWO}/", f"/w/{ONE}/"):
         rig.ask(request(target))
-    assert rig.gateway.live.has_workspace(ONE)
-    rig.gateway.live.revoke_session(cookies.session_hash(b"alice"))
+    assert rig.gateway.open_connections.has_workspace(ONE)
+    rig.gateway.open_connections.revoke_session(cookies.session_hash(b"alice"))
     assert rig.over
 
 

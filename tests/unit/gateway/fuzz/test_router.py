@@ -1,16 +1,16 @@
 """The router and heads that were good once: it always decides, and what it lets through carries no secret."""
 
 import re
-from collections.abc import Coroutine
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from codehub.domain.states import Operation, Phase
-from codehub.gateway.http1.exchange import Relay
+from codehub.gateway.http1.relay import Relay
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_head import BadRequestError, RequestHead, parse_head
+from codehub.gateway.http1.route_result import Lookup
 from tests.integration.gateway.harness import MINE, SESSION, THEIRS, World
 from tests.unit.gateway.fuzz.mutations import fuzz, mutated
 from tests.unit.gateway.fuzz.reference_parser import names_platform_cookie, read_request, read_response
@@ -38,7 +38,7 @@ GOOD = tuple(
 
 def a_world(apps: bool) -> World:
     made = World(Path("/nowhere"), apps=apps)
-    made.gateway.watch.answered()
+    made.gateway.revocation.channel_answered()
     made.set_phase(THEIRS, Phase.STANDBY, Operation.NONE)
     return made
 
@@ -61,11 +61,12 @@ async def test_it_always_decides(data: bytes, apps: bool) -> None:
         return
     for _ in range(2):  # the second time from memory
         decision = made.gateway.router.route(head, "192.0.2.7")
-        if isinstance(decision, Coroutine):
+        if isinstance(decision, Lookup):
             decision = await made.gateway.router.settle(decision, head)
         if isinstance(decision, Relay):
             check_relay(head, decision)
         else:
+            assert isinstance(decision, Reply)
             check_reply(head, decision)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from codehub.gateway.http1.body_framing import Body
 from codehub.gateway.http1.client_connection import ClientConnection
-from codehub.gateway.http1.exchange import Relay
+from codehub.gateway.http1.relay import Relay
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.http1.upstream import UpstreamConnection
 from tests.integration.gateway.harness import MINE, SESSION, World
@@ -81,10 +81,10 @@ class Watched(ClientConnection):
         self.believed: list[tuple[bytes, bytes]] = []
         self.bodies: list[Body | None] = []
 
-    def _relay(self, head: RequestHead, relay: Relay) -> None:
+    def _start_exchange(self, head: RequestHead, relay: Relay) -> None:
         self.believed.append(tuple(relay.wire.split(b" ", 2)[:2]))  # type: ignore[arg-type]
         self.bodies.append(self._body)
-        super()._relay(head, relay)
+        super()._start_exchange(head, relay)
 
     @property
     def whole(self) -> int:
@@ -96,7 +96,7 @@ class Rig:
         self.world = World(Path("/nowhere"), apps=False)
         self.asked = Asked()
         gateway = self.world.gateway
-        gateway.watch.answered()
+        gateway.revocation.channel_answered()
         gateway.pool.connect = self._connect  # type: ignore[method-assign]
         self.client = Watched(gateway)
         self.wire = Wire()

@@ -1,0 +1,75 @@
+"""Builds relays: requests as the API, a workspace or one of its ports receives them."""
+
+from codehub.database.gateway_queries import Route, Visitor
+from codehub.domain.ports import port_address
+from codehub.gateway.activity import PORT_PATHS, ActivityRecorder
+from codehub.gateway.config import GatewayConfig
+from codehub.gateway.http1.head_rewrite import Forwarding, request_for_api, request_for_workspace
+from codehub.gateway.http1.relay import Relay
+from codehub.gateway.http1.request_head import RequestHead
+from codehub.gateway.response_policy import policy_for_api, policy_for_workspace
+from codehub.gateway.workspace_request import WorkspaceRequest
+
+
+class RelayBuilder:
+    def __init__(self, config: GatewayConfig, recorder: ActivityRecorder) -> None:
+        self._config = config
+        self._origins = config.origins
+        self._recorder = recorder
+        self._api_policy = policy_for_api(config.origins)
+        self._internal_key = None if config.internal_key is None else config.internal_key.encode()
+
+    def to_api(self, head: RequestHead, peer: str) -> Relay:
+        wire = request_for_api(head, self._forwarding(head, peer), self._internal_key)
+        relay = Relay(self._config.api_upstream, wire)
+        if self._origins.normal(head.host) == self._origins.platform_host:
+            relay.policy = self._api_policy
+        return relay
+
+    def to_workspace(self, request: WorkspaceRequest, visitor: Visitor, route: Route) -> Relay:
+        """Build the relay to a running workspace's IDE, and record the request if it is activity."""
+        assert route.upstream is not None
+        head, kind = request.head, self._config.activity.get(route.image_ref, "any")
+        self._recorder.request(head, request.target, kind, route.workspace_id)
+        forwarding = self._forwarding(head, request.peer)
+        wire = request_for_workspace(head, request.target, forwarding, strip_extensions=kind == "vscode")
+        always_counts = kind == "any" or head.is_navigation
+        if kind == "vscode" and request.target.startswith(PORT_PATHS):
+            kind = "any"  # what listens on a forwarded port is not VS Code
+        fresh = b"reconnection=false" in request.target
+        relay = Relay(route.upstream, wire, route.workspace_id, request.session_hash, visitor, kind, fresh)
+        relay.always_counts = always_counts
+        return self._complete(relay, request, route)
+
+    def to_port(self, request: WorkspaceRequest, visitor: Visitor, route: Route) -> Relay | None:
+        """Build the relay to a port of a running workspace (ADR 0013); None if its ports are off."""
+        assert route.upstream is not None
+        head, upstream = request.head, port_address(route.upstream, request.port)
+        if upstream is None:
+            return None
+        forwarding = self._forwarding(head, request.peer)
+        if request.target != head.target:
+            forwarding.prefix = request.base
+        wire = request_for_workspace(head, request.target, forwarding, strip_extensions=False)
+        relay = Relay(upstream, wire, route.workspace_id, request.session_hash, visitor, port=request.port)
+        return self._complete(relay, request, route)
+
+    def _complete(self, relay: Relay, request: WorkspaceRequest, route: Route) -> Relay:
+        relay.own_origin = not self._origins.path_mode
+        relay.policy = policy_for_workspace(request.head, self._origins, route.workspace_id, request.port)
+        relay.route = route
+        relay.request = request
+        return relay
+
+    def _forwarding(self, head: RequestHead, peer: str) -> Forwarding:
+        return Forwarding(self._client_address(head, peer), head.host, self._origins.scheme)
+
+    def client_text(self, head: RequestHead, peer: str) -> str:
+        """Return the address of the client, or what the trusted proxy in front says it is."""
+        return self._client_address(head, peer).decode("latin-1")
+
+    def _client_address(self, head: RequestHead, peer: str) -> bytes:
+        client = peer.encode()
+        if peer in self._config.trusted_proxies and b"x-forwarded-for" in head.fields:
+            client = head.get(b"x-forwarded-for").rpartition(b",")[2].strip() or client
+        return client
