@@ -5,14 +5,14 @@ import os
 import stat
 from pathlib import Path
 
-from codehub.embedded.server_account import Account, EmbeddedError
+from codehub.embedded.server_account import ServerAccount, EmbeddedError
 from codehub.host.atomic_files import replace_file
 from codehub.host.durable_files import fsync_path
 
 SOCKET_PATH_LIMIT = 107  # sun_path holds 108 bytes with its closing NUL
 
 
-def make_dir(path: Path, mode: int, account: Account | None = None, group: int | None = None) -> Path:
+def make_dir(path: Path, mode: int, account: ServerAccount | None = None, group: int | None = None) -> Path:
     """Create a directory with this mode and owner.
 
     Reject a directory that belongs to someone else.
@@ -36,7 +36,7 @@ def socket_dir(data_dir: Path, name: str, socket_name: str) -> Path:
     return short_run_dir(data_dir) / name
 
 
-def make_socket_dir(path: Path, account: Account, group: int | None = None) -> None:
+def make_socket_dir(path: Path, account: ServerAccount, group: int | None = None) -> None:
     """Make a directory that only the account, root and the members of `group` may enter."""
     make_dir(path.parent, 0o711)
     make_dir(path, 0o700 if group is None else 0o710, account, group)

@@ -16,7 +16,7 @@ class EmbeddedError(Exception):
 
 
 @dataclass(frozen=True)
-class Account:
+class ServerAccount:
     """User and group of a server. `switch` is false if this process has them already."""
 
     uid: int
@@ -55,11 +55,11 @@ def plain_environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 
 
-def own_account() -> Account:
-    return Account(os.geteuid(), os.getegid(), switch=False)
+def own_account() -> ServerAccount:
+    return ServerAccount(os.geteuid(), os.getegid(), switch=False)
 
 
-def server_account() -> Account:
+def server_account() -> ServerAccount:
     """Return the account of the servers.
 
     PostgreSQL refuses to run as root, so root uses a system user.
@@ -67,7 +67,7 @@ def server_account() -> Account:
     if os.geteuid() != 0:
         return own_account()
     entry = _lookup() or _create()
-    return Account(entry.pw_uid, entry.pw_gid, switch=True)
+    return ServerAccount(entry.pw_uid, entry.pw_gid, switch=True)
 
 
 def _lookup() -> pwd.struct_passwd | None:

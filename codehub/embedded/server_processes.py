@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from codehub.embedded.server_account import Account, plain_environment
+from codehub.embedded.server_account import ServerAccount, plain_environment
 from codehub.host.child_process import die_with_parent
 from codehub.host.processes import parent_of
 
@@ -19,7 +19,7 @@ def spawn(
     *,
     log: Path,
     death_signal: signal.Signals,
-    account: Account,
+    account: ServerAccount,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a child in a new session, so that a terminal's Ctrl-C reaches only the supervisor."""

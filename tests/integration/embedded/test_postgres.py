@@ -15,7 +15,7 @@ import pytest
 
 from codehub.embedded import postgres, private_paths, server_programs
 from codehub.embedded.postgres import EmbeddedPostgres
-from codehub.embedded.server_account import Account, EmbeddedError, server_account
+from codehub.embedded.server_account import ServerAccount, EmbeddedError, server_account
 from codehub.embedded.server_processes import processes_in_directory
 from tests.services import TOOLS_DIR, run, short_temp_dir
 from tests.waiting import PATIENCE, wait_for
@@ -214,7 +214,7 @@ def test_programs_that_the_user_cannot_reach_are_copied_once(
     shutil.copytree(package, private / package.name)
     shutil.copytree(package.with_name(f"{package.name}.libs"), private / f"{package.name}.libs")
     monkeypatch.setattr(server_programs, "_package_dir", lambda _name: private / package.name)
-    account: Account = server_account()
+    account: ServerAccount = server_account()
     home = server_programs.postgres_home(None, data_dir / "tools", account)
     assert home.is_relative_to(data_dir / "tools")
     for program in ("postgres", "initdb"):
