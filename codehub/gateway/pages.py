@@ -33,7 +33,7 @@ _REFRESH: Final = '<noscript><meta http-equiv="refresh" content="2"></noscript>'
 
 
 @dataclass(frozen=True)
-class Action:
+class PageAction:
     """A button that asks the API for something, and then loads the page again.
 
     Where no script runs it is a form, which asks the gateway for `wish`.
@@ -114,7 +114,7 @@ class Pages:
         recover = f"{_api(workspace)}/recover"
         ways = recovery_options(workspace)
         actions = [
-            Action(page.say(f"error.{way}"), "POST", recover, {}, {"wish": "recover"})
+            PageAction(page.say(f"error.{way}"), "POST", recover, {}, {"wish": "recover"})
             for way in ways
             if way in (RecoveryOption.LOOK_AGAIN, RecoveryOption.HOME)
         ]
@@ -213,7 +213,7 @@ class Pages:
         page: "_Page",
         *,
         details: str = "",
-        actions: Iterable[Action] = (),
+        actions: Iterable[PageAction] = (),
         data: Mapping[str, object] | None = None,
         again: bool = False,
         retry: bool = False,
@@ -280,7 +280,7 @@ class _Page:
         rows = [_note(entry.name, size_text(entry.bytes)) for entry in size.largest]
         return f"<p>{escape(words)} {escape(self.say('room.largest') if rows else '')}</p>{_list(rows)}"
 
-    def row(self, words: str, action: Action) -> str:
+    def row(self, words: str, action: PageAction) -> str:
         return f"<li><span>{escape(words)}</span>{action.html(self.place)}</li>"
 
 
@@ -302,17 +302,17 @@ def _api(workspace: Workspace) -> str:
     return f"/api/v1/workspaces/{workspace.id}"
 
 
-def _start(label: str, workspace: Workspace) -> Action:
-    return Action(label, "PATCH", _api(workspace), {"desired_state": "RUNNING"}, {"wish": "start"})
+def _start(label: str, workspace: Workspace) -> PageAction:
+    return PageAction(label, "PATCH", _api(workspace), {"desired_state": "RUNNING"}, {"wish": "start"})
 
 
-def _stop(label: str, workspace: Workspace) -> Action:
+def _stop(label: str, workspace: Workspace) -> PageAction:
     wish = {"wish": "stop", "workspace": workspace.id}
-    return Action(label, "PATCH", _api(workspace), {"desired_state": "STANDBY"}, wish)
+    return PageAction(label, "PATCH", _api(workspace), {"desired_state": "STANDBY"}, wish)
 
 
-def _recover(label: str, path: str, how: Mapping[str, str], *, primary: bool = True) -> Action:
-    return Action(label, "POST", path, how, {"wish": "recover", **how}, primary)
+def _recover(label: str, path: str, how: Mapping[str, str], *, primary: bool = True) -> PageAction:
+    return PageAction(label, "POST", path, how, {"wish": "recover", **how}, primary)
 
 
 def _progress(workspace: Workspace) -> str:
