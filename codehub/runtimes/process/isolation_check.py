@@ -1,7 +1,7 @@
 """Tries one isolation barrier as a start would use it.
 
 `python -m codehub.runtimes.process.isolation_check` reads an `IsolationCheck` from standard input
-and prints a `CheckResult`. It is a separate program because it forks, and its caller has threads.
+and prints a `IsolationCheckResult`. It is a separate program because it forks, and its caller has threads.
 All that it starts is below it in the process tree, so that the caller can kill it.
 """
 
@@ -43,7 +43,7 @@ class IsolationCheck:
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class IsolationCheckResult:
     """The outcome of a check: an empty `error` means success."""
 
     error: str = ""
@@ -56,11 +56,11 @@ def main() -> None:
     print(json.dumps(asdict(check(IsolationCheck.from_json(json.load(sys.stdin))))))
 
 
-def check(request: IsolationCheck) -> CheckResult:
+def check(request: IsolationCheck) -> IsolationCheckResult:
     try:
         return run(request)
     except OSError as error:
-        return CheckResult(str(error), is_transient(str(error)))
+        return IsolationCheckResult(str(error), is_transient(str(error)))
 
 
 def is_transient(error: str) -> bool:
@@ -68,7 +68,7 @@ def is_transient(error: str) -> bool:
     return any(os.strerror(number) in error for number in _TRANSIENT)
 
 
-def run(request: IsolationCheck) -> CheckResult:
+def run(request: IsolationCheck) -> IsolationCheckResult:
     """Run the command behind the barriers. The network helper, if any, ends with this process."""
     ours, theirs = socket.socketpair()
 
@@ -94,8 +94,8 @@ def run(request: IsolationCheck) -> CheckResult:
     code = os.waitstatus_to_exitcode(status)
     error = os.pread(output, 4096, 0).decode(errors="replace").strip()
     if code == 0:
-        return CheckResult()
-    return CheckResult(error or f"exit code {code}", code < 0 or is_transient(error))
+        return IsolationCheckResult()
+    return IsolationCheckResult(error or f"exit code {code}", code < 0 or is_transient(error))
 
 
 if __name__ == "__main__":

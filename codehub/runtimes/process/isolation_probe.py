@@ -20,7 +20,7 @@ from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.egress import DEFAULT_EGRESS, routing_rules
 from codehub.runtimes.process import resource_limits, seccomp
 from codehub.runtimes.process.forkserver_client import PYTHON_ENVIRONMENT, python_program
-from codehub.runtimes.process.isolation_check import CheckResult, IsolationCheck
+from codehub.runtimes.process.isolation_check import IsolationCheckResult, IsolationCheck
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, Uplink
 from codehub.runtimes.process.resource_limits import Caps, Cgroups, find_cgroups
@@ -139,7 +139,7 @@ async def _run_checks(checks: Mapping[str, IsolationCheck]) -> dict[str, str]:
     return {name: result.error for name, result in named.items()}
 
 
-def _run_check(check: IsolationCheck) -> CheckResult:
+def _run_check(check: IsolationCheck) -> IsolationCheckResult:
     try:
         process = subprocess.Popen(
             python_program("codehub.runtimes.process.isolation_check"),
@@ -150,17 +150,17 @@ def _run_check(check: IsolationCheck) -> CheckResult:
             stderr=subprocess.PIPE,
         )
     except OSError as error:
-        return CheckResult(str(error), is_transient=True)
+        return IsolationCheckResult(str(error), is_transient=True)
     with process:
         try:
             output, errors = process.communicate(json.dumps(asdict(check)).encode(), _PROBE_SECONDS)
         except subprocess.TimeoutExpired:
             _kill_tree(process)
-            return CheckResult(f"no answer within {_PROBE_SECONDS:g} s", is_transient=True)
+            return IsolationCheckResult(f"no answer within {_PROBE_SECONDS:g} s", is_transient=True)
     if process.returncode != 0:
         message = errors.decode(errors="replace").strip()
-        return CheckResult(message or f"exit code {process.returncode}", is_transient=True)
-    return CheckResult(**json.loads(output))
+        return IsolationCheckResult(message or f"exit code {process.returncode}", is_transient=True)
+    return IsolationCheckResult(**json.loads(output))
 
 
 def _kill_tree(process: subprocess.Popen[bytes]) -> None:
