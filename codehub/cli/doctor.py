@@ -4,7 +4,7 @@ from rich.console import Console
 
 from codehub.cli import runtime_choice
 from codehub.cli.certificates import check_certificate
-from codehub.cli.findings import Finding, Level, fail, merged, ok, warn
+from codehub.cli.findings import Finding, Severity, fail, merged, ok, warn
 from codehub.cli.machine_checks import check_machine
 from codehub.cli.part_users import check_users
 from codehub.cli.process_checks import check_process_runtime
@@ -12,7 +12,7 @@ from codehub.cli.service_checks import check_exposure, check_services, recorded_
 from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import Settings
 
-STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+STYLES = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "bold red"}
 
 
 async def examine(settings: Settings) -> list[Finding]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
@@ -14,13 +14,13 @@ class Level(StrEnum):
 class Finding:
     """Result of one check. `advice` says what to do about it."""
 
-    level: Level
+    level: Severity
     subject: str
     message: str
     advice: str = ""
 
 
-_SEVERITY = {Level.OK: 0, Level.WARN: 1, Level.FAIL: 2}
+_SEVERITY = {Severity.OK: 0, Severity.WARN: 1, Severity.FAIL: 2}
 
 
 def merged(own: list[Finding], recorded: list[Finding]) -> list[Finding]:
@@ -39,12 +39,12 @@ def merged(own: list[Finding], recorded: list[Finding]) -> list[Finding]:
 
 
 def ok(subject: str, message: str) -> Finding:
-    return Finding(Level.OK, subject, message)
+    return Finding(Severity.OK, subject, message)
 
 
 def warn(subject: str, message: str, advice: str = "") -> Finding:
-    return Finding(Level.WARN, subject, message, advice)
+    return Finding(Severity.WARN, subject, message, advice)
 
 
 def fail(subject: str, message: str, advice: str = "") -> Finding:
-    return Finding(Level.FAIL, subject, message, advice)
+    return Finding(Severity.FAIL, subject, message, advice)

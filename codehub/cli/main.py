@@ -114,11 +114,11 @@ def doctor(data_dir: DataDir = None) -> None:
         from rich.console import Console
 
         from codehub.cli.doctor import examine, show
-        from codehub.cli.findings import Level
+        from codehub.cli.findings import Severity
 
         findings = asyncio.run(examine(load_settings(data_dir=data_dir)))
         show(findings, Console())
-    if any(finding.level is Level.FAIL for finding in findings):
+    if any(finding.level is Severity.FAIL for finding in findings):
         raise typer.Exit(1)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from codehub.cli.certificates import check_certificate, require_certificate
-from codehub.cli.findings import Level
+from codehub.cli.findings import Severity
 from codehub.cli.requirements import RequirementError
 from codehub.gateway.certificate import CertificateError, CertificateFiles, RenewedCertificate
 from codehub.gateway.trusted_proxies import TrustedProxies
@@ -53,7 +53,7 @@ def test_what_cannot_be_served_is_told_in_a_sentence(files: CertificateFiles, di
         with pytest.raises(RequirementError):
             require_certificate(settings(given))
         (finding,) = check_certificate(settings(given))
-        assert finding.level is Level.FAIL and words in finding.words
+        assert finding.level is Severity.FAIL and words in finding.words
 
 
 def test_names_that_a_certificate_covers(files: CertificateFiles, directory: Path) -> None:
@@ -70,13 +70,13 @@ def test_names_that_a_certificate_covers(files: CertificateFiles, directory: Pat
 
 def test_the_doctor_looks_at_names_and_age(files: CertificateFiles, directory: Path) -> None:
     require_certificate(settings(files))
-    assert [finding.level for finding in check_certificate(settings(files))] == [Level.OK, Level.OK]
+    assert [finding.level for finding in check_certificate(settings(files))] == [Severity.OK, Severity.OK]
     elsewhere = settings(files, apps_domain="other.example.org:8443")
     names, _ = check_certificate(elsewhere)
-    assert names.level is Level.WARN and "does not name *.other.example.org:" in names.words
-    assert check_certificate(settings(files, apps_domain=""))[0].level is Level.OK
+    assert names.level is Severity.WARN and "does not name *.other.example.org:" in names.words
+    assert check_certificate(settings(files, apps_domain=""))[0].level is Severity.OK
     _, age = check_certificate(settings(issue(directory, "old", names=NAMES, days=13)))
-    assert age.level is Level.WARN and "renew" in age.advice
+    assert age.level is Severity.WARN and "renew" in age.advice
     assert check_certificate(Settings()) == []
 
 

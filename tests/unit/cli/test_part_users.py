@@ -10,7 +10,7 @@ import pytest
 
 from codehub.cli import part_users
 from codehub.cli.errors import CommandError
-from codehub.cli.findings import Level
+from codehub.cli.findings import Severity
 from codehub.cli.part_mounts import closed_directories
 from codehub.settings import load
 from tests.services import short_temp_dir
@@ -53,10 +53,10 @@ def test_user_ids_can_be_chosen_and_0_keeps_root(data_dir: Path) -> None:
 def test_doctor_reports_the_users(data_dir: Path) -> None:
     [found] = part_users.check_users(load(data_dir=data_dir))
     message = "`codehub up` runs the API as user id 1999999, the gateway as 1999998"
-    assert (found.level, found.message) == (Level.OK, message)
+    assert (found.level, found.message) == (Severity.OK, message)
     [found] = part_users.check_users(load(data_dir=data_dir, gateway_uid=0))
     assert (found.level, found.message, found.advice) == (
-        Level.WARN, "these parts run as root: gateway", "unset GATEWAY_UID",
+        Severity.WARN, "these parts run as root: gateway", "unset GATEWAY_UID",
     )  # fmt: skip
 
 
