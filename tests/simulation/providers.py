@@ -23,7 +23,7 @@ from codehub.storage.errors import (
     VolumeBusy,
 )
 from codehub.storage.jobs.spec import JobSpec, StorageLocation
-from codehub.storage.volumes.quota import HomeQuota, Usage
+from codehub.storage.volumes.quota import HomeQuota, QuotaUsage
 from tests.simulation.jobs import Jobs
 from tests.simulation.process import Process
 from tests.simulation.world import Container, Disk, Home
@@ -163,7 +163,7 @@ class SimulatedVolumes:
     async def measure(self, key: str) -> HomeSize:
         return await self._process.read(lambda: self._measure(workspace_of(key)), Unobservable, "volumes")
 
-    async def usage(self, uid: int) -> Usage | None:
+    async def usage(self, uid: int) -> QuotaUsage | None:
         return None
 
     async def set_quota(self, uid: int, quota: HomeQuota) -> None:

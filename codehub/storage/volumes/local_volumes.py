@@ -22,7 +22,7 @@ from codehub.storage.volumes.quota import (
     NO_QUOTA,
     HomeQuota,
     QuotaState,
-    Usage,
+    QuotaUsage,
     quota_state,
     set_quota,
     usage_of,
@@ -51,7 +51,7 @@ class LocalVolumes:
         """Return the size of a home and its largest entries."""
         return await asyncio.to_thread(self._measure, self._directory(key).home)
 
-    async def usage(self, uid: int) -> Usage | None:
+    async def usage(self, uid: int) -> QuotaUsage | None:
         """Return what a workspace's user has on the disk, or None if there are no user quotas."""
         return await asyncio.to_thread(usage_of, self._root, uid)
 

@@ -44,7 +44,7 @@ NO_QUOTA: Final = HomeQuota()
 
 
 @dataclass(frozen=True)
-class Usage:
+class QuotaUsage:
     """What a user has on the disk."""
 
     bytes: int
@@ -94,14 +94,14 @@ def quota_state(path: Path) -> QuotaState:
     return QuotaState.COUNTED if state.flags & _ACCOUNTED else QuotaState.OFF
 
 
-def usage_of(path: Path, uid: int) -> Usage | None:
+def usage_of(path: Path, uid: int) -> QuotaUsage | None:
     """Return what a user has on the file system of this path, or None if it is not counted."""
     try:
         with _opened(path) as fd:
             found = _get(fd, uid)
     except OSError:
         return None
-    return None if found is None else Usage(found.bytes, found.files)
+    return None if found is None else QuotaUsage(found.bytes, found.files)
 
 
 def set_quota(path: Path, uid: int, quota: HomeQuota) -> HomeQuota:
