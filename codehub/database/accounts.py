@@ -48,7 +48,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class SignedIn:
+class NewSession:
     account: Account
     session_id: str
 
@@ -69,7 +69,7 @@ def check_password(password: str) -> str:
 
 async def sign_in(
     engine: AsyncEngine, username: str, password: str, address: str, *, now: datetime
-) -> SignedIn:
+) -> NewSession:
     """Open a session, or raise Unauthorized: with one message and the same work for every cause."""
     name = username.lower()
     if not _USERNAME.fullmatch(name):
@@ -89,7 +89,7 @@ async def sign_in(
             await found.lock(act.conn)
             session_id = await sessions.open_session(act.conn, account.id, now)
             await act.record(Action.SESSION_OPENED)
-    return SignedIn(account, session_id)
+    return NewSession(account, session_id)
 
 
 @asynccontextmanager
