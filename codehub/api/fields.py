@@ -54,7 +54,7 @@ SearchText = Annotated[
 Secret = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_check_no_nul)]
 
 
-class Body(BaseModel):
+class RequestBody(BaseModel):
     """Base class of request bodies: exact types, no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True)

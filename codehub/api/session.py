@@ -5,7 +5,7 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from codehub.api.fields import Body, Secret, ShortText
+from codehub.api.fields import RequestBody, Secret, ShortText
 from codehub.api.permissions import Caller, CallerActor, client_address
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import UserView
@@ -15,12 +15,12 @@ from codehub.database.archive_usage import archive_bytes
 router = APIRouter(tags=["session"])
 
 
-class Credentials(Body):
+class Credentials(RequestBody):
     username: ShortText
     password: Secret
 
 
-class PasswordChange(Body):
+class PasswordChange(RequestBody):
     current: Secret
     new: Secret
 

@@ -5,7 +5,7 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from codehub.api.fields import Body, Secret, ShortText
+from codehub.api.fields import RequestBody, Secret, ShortText
 from codehub.api.permissions import Admin, CallerActor, UserId
 from codehub.api.services import Now, Shared
 from codehub.api.views import AccountView, ListedAccountView
@@ -19,13 +19,13 @@ router = APIRouter(prefix="/users", tags=["users"])
 RoleName = Literal["user", "admin"]
 
 
-class NewUser(Body):
+class NewUser(RequestBody):
     username: ShortText
     password: Secret
     role: RoleName = "user"
 
 
-class UserChanges(Body):
+class UserChanges(RequestBody):
     """Changes of an account. A missing field stays unchanged. `your_password` is the caller's own."""
 
     password: Secret = ""

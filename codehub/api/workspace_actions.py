@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from codehub.api.fields import Body
+from codehub.api.fields import RequestBody
 from codehub.api.permissions import (
     Caller,
     CallerActor,
@@ -28,11 +28,11 @@ from codehub.domain.workspace import RecoverSource
 router = APIRouter(prefix="/workspaces/{workspace_id}", tags=["workspaces"])
 
 
-class EmptyBody(Body):
+class EmptyBody(RequestBody):
     """A body without fields."""
 
 
-class Recovery(Body):
+class Recovery(RequestBody):
     """What to recover from. Without `from`, the home stays as it is. A lost home needs a choice."""
 
     source: Literal["archive", "empty"] | None = Field(default=None, alias="from")
@@ -47,7 +47,7 @@ class Recovery(Body):
         return gate.RecoverFrom(RecoverSource(self.source), self.archive_op_id)
 
 
-class Extension(Body):
+class Extension(RequestBody):
     seconds: Annotated[int, Field(ge=1, le=604_800)]
 
 

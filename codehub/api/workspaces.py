@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.api.fields import Body, Description, Memo, Name, SearchText
+from codehub.api.fields import RequestBody, Description, Memo, Name, SearchText
 from codehub.api.permissions import (
     Caller,
     CallerActor,
@@ -38,7 +38,7 @@ RequestedState = Literal["RUNNING", "STANDBY", "ARCHIVED"]
 Ttl = Annotated[int, Field(ge=0, le=31_536_000)]
 
 
-class NewWorkspace(Body):
+class NewWorkspace(RequestBody):
     name: Name
     description: Description = ""
     image_ref: Annotated[str, Field(max_length=64)] | None = None
@@ -47,7 +47,7 @@ class NewWorkspace(Body):
     desired_state: RequestedState = "RUNNING"
 
 
-class WorkspaceChanges(Body):
+class WorkspaceChanges(RequestBody):
     """Changes of a workspace. A missing field stays. A TTL of null means the default, 0 never."""
 
     name: Name = ""
