@@ -21,7 +21,7 @@ from codehub.coordinator.storage_claims import make_storage_location
 from codehub.database import accounts, backends, installation, schema_version
 from codehub.database.engine import create_engine
 from codehub.domain.audit import Actor, ActorKind
-from codehub.runtimes.base import RuntimeFailure, Unobservable
+from codehub.runtimes.base import RuntimeFailure, RuntimeUnobservable
 from codehub.settings import Settings
 from codehub.ulids import new_id
 
@@ -101,7 +101,7 @@ async def move_from_other_runtime(
             await runtime_choice.delete_all_containers(
                 settings.model_copy(update={"runtime": other}), installation_id
             )
-        except (RuntimeFailure, Unobservable) as problem:
+        except (RuntimeFailure, RuntimeUnobservable) as problem:
             logger.warning("the containers of the other runtime count as deleted", reason=str(problem))
     await backends.move_all(engine, other, settings.runtime)
 

@@ -11,7 +11,7 @@ from codehub.cli import data_directory, data_lock, runtime_choice
 from codehub.cli.errors import CommandError
 from codehub.embedded.server_processes import wait_until
 from codehub.host.processes import ProcessId
-from codehub.runtimes.base import Unobservable
+from codehub.runtimes.base import RuntimeUnobservable
 from codehub.settings import Settings
 
 STOP_SECONDS = 180.0
@@ -43,6 +43,6 @@ async def stop_workspaces(settings: Settings) -> None:
     installation_id = data_directory.installation_id(settings.data_dir) or ""
     try:
         ended = await runtime_choice.delete_all_containers(used, installation_id)
-    except Unobservable as problem:
+    except RuntimeUnobservable as problem:
         raise CommandError(f"the workspaces cannot be listed: {problem.message}") from problem
     typer.echo(f"{ended} workspace{'' if ended == 1 else 's'} stopped")

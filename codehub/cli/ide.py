@@ -31,7 +31,7 @@ STEPS = 4
 """Build packages, Node, code-server, a test start. Steps that are done already are skipped."""
 
 
-class Progress(Protocol):
+class InstallProgress(Protocol):
     """Receiver of the progress of an install."""
 
     def step(self, title: str) -> None: ...
@@ -50,7 +50,7 @@ def code_server_command(tools_dir: Path) -> Path | None:
     return command if complete and os.access(command, os.X_OK) else None
 
 
-def install_code_server(tools_dir: Path, progress: Progress) -> Path:
+def install_code_server(tools_dir: Path, progress: InstallProgress) -> Path:
     """Return the path of the `code-server` command. Install it first if it is missing."""
     installed = code_server_command(tools_dir)
     if installed is not None:
@@ -60,7 +60,7 @@ def install_code_server(tools_dir: Path, progress: Progress) -> Path:
         return _install_locked(tools_dir, progress)
 
 
-def _install_locked(tools_dir: Path, progress: Progress) -> Path:
+def _install_locked(tools_dir: Path, progress: InstallProgress) -> Path:
     lock = tools_dir / ".install.lock"
     waiting = "Another install is running; waiting for it to end"
     with locked(lock, on_wait=lambda: progress.note(waiting), mode=0o644):
@@ -97,7 +97,7 @@ def _remove_staging(tools_dir: Path) -> None:
         shutil.rmtree(leftover)
 
 
-def _ensure_build_packages(progress: Progress) -> None:
+def _ensure_build_packages(progress: InstallProgress) -> None:
     missing = _missing_build_packages()
     if not missing:
         return
@@ -152,7 +152,7 @@ def _system_node_prefix() -> Path | None:
     return prefix if version.startswith(f"v{NODE_MAJOR}.") and _npm_cli(prefix).is_file() else None
 
 
-def _install_node(tools_dir: Path, progress: Progress) -> Path:
+def _install_node(tools_dir: Path, progress: InstallProgress) -> Path:
     final = tools_dir / f"node-{NODE_MAJOR}"
     if not final.is_dir():
         staging = tools_dir / f".staging-{final.name}-{os.getpid()}"
@@ -195,7 +195,7 @@ def _replace_link(link: Path, target: Path) -> None:
     staged.replace(link)
 
 
-def _install_package(tools_dir: Path, prefix: Path, progress: Progress) -> None:
+def _install_package(tools_dir: Path, prefix: Path, progress: InstallProgress) -> None:
     final = _code_server_dir(tools_dir)
     if final.is_dir():
         return
@@ -232,7 +232,7 @@ def _write_wrapper(tools_dir: Path) -> Path:
     return wrapper
 
 
-def _run(command: Sequence[str], environment: dict[str, str], title: str, progress: Progress) -> None:
+def _run(command: Sequence[str], environment: dict[str, str], title: str, progress: InstallProgress) -> None:
     """Run a step of the install. If it is interrupted, kill everything that it has started."""
     progress.step(title)
     process = subprocess.Popen(
@@ -254,7 +254,7 @@ def _run(command: Sequence[str], environment: dict[str, str], title: str, progre
         raise InstallError(f"{title} failed (exit code {process.returncode}):\n{tail}")
 
 
-def _output(process: subprocess.Popen[bytes], title: str, progress: Progress) -> bytes:
+def _output(process: subprocess.Popen[bytes], title: str, progress: InstallProgress) -> bytes:
     """Return the whole output. Report every half minute that the process still runs."""
     started = time.monotonic()
     while True:

@@ -18,7 +18,7 @@ from rich.progress import (
 )
 
 from codehub.cli.ide import CODE_SERVER_VERSION, STEPS, InstallError, install_code_server
-from codehub.cli.ide import Progress as InstallProgress
+from codehub.cli.ide import InstallProgress
 
 
 def install(tools_dir: Path) -> None:

@@ -15,7 +15,7 @@ from codehub.coordinator.main import docker_options, make_runtime
 from codehub.domain.observation import Unknown
 from codehub.domain.states import ErrorReason
 from codehub.images_file import offered_images
-from codehub.runtimes.base import RuntimeFailure, Unobservable
+from codehub.runtimes.base import RuntimeFailure, RuntimeUnobservable
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.runtimes.process.sandbox import SYSTEM_PATH
 from codehub.settings import Settings
@@ -70,7 +70,7 @@ async def stop_other_runtime(settings: Settings) -> None:
         return
     try:
         ended = await delete_all_containers(settings.model_copy(update={"runtime": other}), installation_id)
-    except (RuntimeFailure, Unobservable) as problem:
+    except (RuntimeFailure, RuntimeUnobservable) as problem:
         raise CommandError(
             f"workspaces may still run on the {other} runtime, and cannot be stopped there ({problem}). Use "
             f"--runtime {other}. If no workspace runs there, remove {_record_file(settings.data_dir)}"

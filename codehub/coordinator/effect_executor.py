@@ -26,7 +26,7 @@ from codehub.domain.observation import Generation
 from codehub.domain.states import ErrorReason
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
-from codehub.runtimes.base import Unobservable as RuntimeUnobservable
+from codehub.runtimes.base import RuntimeUnobservable
 from codehub.storage.errors import (
     JobIsRunning,
     StaleEpoch,

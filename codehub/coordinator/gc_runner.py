@@ -13,7 +13,7 @@ from codehub.domain.gc import GcRules, StoredArchive, Sweep, sweep
 from codehub.domain.observation import JobState
 from codehub.domain.volume_leftovers import Leftover, LeftoverSweep, sweep_leftovers
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.base import Unobservable as RuntimeUnobservable
+from codehub.runtimes.base import RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobs.spec import ClearJob, DeleteJob
 

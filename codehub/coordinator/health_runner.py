@@ -8,7 +8,7 @@ from codehub.coordinator.leader_services import LeaderDatabase
 from codehub.coordinator.providers import Providers
 from codehub.domain.disk import Reserve, shortages
 from codehub.domain.health_checks import CheckName, CheckResult
-from codehub.runtimes.base import Unobservable as RuntimeUnobservable
+from codehub.runtimes.base import RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
 
 CHECK_TIMEOUT = 10.0

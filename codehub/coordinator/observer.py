@@ -21,7 +21,7 @@ from codehub.domain.observation import (
 from codehub.domain.observed_conditions import silent_since
 from codehub.domain.plan import must_observe_archive
 from codehub.domain.workspace import Workspace
-from codehub.runtimes.base import Unobservable as RuntimeUnobservable
+from codehub.runtimes.base import RuntimeUnobservable
 from codehub.storage.errors import CorruptedArchive, StorageProblem
 
 

@@ -43,7 +43,7 @@ class RuntimeFailure(Exception):  # noqa: N818 - a fact, not a fault
         self.message = message
 
 
-class Unobservable(Exception):  # noqa: N818 - a fact, not a fault
+class RuntimeUnobservable(Exception):  # noqa: N818 - a fact, not a fault
     """The runtime could not observe its containers.
 
     The last observation still stands: no container may be taken for deleted.
@@ -71,7 +71,7 @@ class Runtime(Protocol):
 
     All calls are idempotent: starting a running container, stopping a stopped one and deleting a
     missing one succeed. Calls that change something raise `RuntimeFailure`, and calls that observe
-    raise `Unobservable`. Only a later observation shows whether a change has taken effect.
+    raise `RuntimeUnobservable`. Only a later observation shows whether a change has taken effect.
     """
 
     @property
@@ -101,7 +101,7 @@ class Runtime(Protocol):
         """
 
     async def ping(self) -> None:
-        """Raise `Unobservable` unless the runtime answers.
+        """Raise `RuntimeUnobservable` unless the runtime answers.
 
         The cost does not depend on the number of containers.
         """

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from codehub.domain.states import ErrorReason
-from codehub.runtimes.base import RuntimeFailure, Unobservable
+from codehub.runtimes.base import RuntimeFailure, RuntimeUnobservable
 from tests.docker.conftest import TINY_IMAGE, RuntimeFixture
 from tests.docker.engine import OwnEngine
 from tests.docker.registry import running_registry
@@ -31,9 +31,9 @@ async def test_during_a_restart_the_engine_is_unobservable_and_no_container_coun
         await fixture.ready("w1")
         await fixture.started("w2")
         fixture.engine.stop()
-        with pytest.raises(Unobservable):
+        with pytest.raises(RuntimeUnobservable):
             await fixture.runtime.observe()
-        with pytest.raises(Unobservable):
+        with pytest.raises(RuntimeUnobservable):
             await fixture.runtime.status("w1")
         with pytest.raises(RuntimeFailure) as failure:
             await fixture.runtime.start(spec)

@@ -12,7 +12,7 @@ from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, J
 from codehub.domain.states import ErrorReason
 from codehub.domain.volume_leftovers import HOME, Leftover
 from codehub.runtimes.base import ABSENT, RuntimeFailure, WorkloadSpec
-from codehub.runtimes.base import Unobservable as RuntimeUnobservable
+from codehub.runtimes.base import RuntimeUnobservable
 from codehub.storage.archive.archives import ListedArchive
 from codehub.storage.errors import (
     GenerationMismatch,

@@ -19,7 +19,7 @@ from codehub.domain.ids import is_label_id
 from codehub.domain.observation import ContainerFact
 from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
-from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, output_excerpt
+from codehub.runtimes.base import ABSENT, RuntimeFailure, RuntimeUnobservable, WorkloadSpec, output_excerpt
 from codehub.runtimes.docker import host_files
 from codehub.runtimes.docker.container_config import (
     ContainerSettings,
@@ -370,11 +370,11 @@ def _unsuitable(why: str) -> RuntimeFailure:
 
 @contextmanager
 def _as_unobservable() -> Iterator[None]:
-    """Raise Unobservable for errors of the engine: its containers are unknown, not gone."""
+    """Raise RuntimeUnobservable for errors of the engine: its containers are unknown, not gone."""
     try:
         yield
     except (EngineUnavailable, EngineRefusal) as error:
-        raise Unobservable(str(error)) from error
+        raise RuntimeUnobservable(str(error)) from error
 
 
 @contextmanager

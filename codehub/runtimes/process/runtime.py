@@ -19,7 +19,7 @@ from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
 from codehub.host.processes import ProcessId, boot_id, processes_with_argument
-from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable, WorkloadSpec, output_excerpt
+from codehub.runtimes.base import ABSENT, RuntimeFailure, RuntimeUnobservable, WorkloadSpec, output_excerpt
 from codehub.runtimes.egress import DEFAULT_EGRESS, Egress
 from codehub.runtimes.process import cgroups, keeper, keeper_request_builder
 from codehub.runtimes.process.forkserver_client import FORK_SERVER
@@ -216,7 +216,7 @@ class ProcessRuntime:
         directory = self._directory(workspace_id)
         try:
             snapshot = await asyncio.to_thread(self._read_snapshot, workspace_id)
-        except Unobservable as error:
+        except RuntimeUnobservable as error:
             raise RuntimeFailure(ErrorReason.Unreachable, error.message) from error
         if snapshot is None:
             return
@@ -262,7 +262,7 @@ class ProcessRuntime:
 
     async def ping(self) -> None:
         if not await asyncio.to_thread(self._root.is_dir):
-            raise Unobservable(f"{self._root} is missing: is its disk mounted?")
+            raise RuntimeUnobservable(f"{self._root} is missing: is its disk mounted?")
 
     async def logs(self, workspace_id: str, lines: int) -> str:
         return await asyncio.to_thread(self._directory(workspace_id).tail, lines)
@@ -274,11 +274,11 @@ class ProcessRuntime:
 
     def _read_snapshot(self, workspace_id: str) -> _Snapshot | None:
         if not self._root.is_dir():
-            raise Unobservable(f"{self._root} is missing: is its disk mounted?")
+            raise RuntimeUnobservable(f"{self._root} is missing: is its disk mounted?")
         try:
             return _snapshot_of(self._directory(workspace_id))
         except OSError as error:
-            raise Unobservable(f"the runtime directory cannot be read: {error}") from error
+            raise RuntimeUnobservable(f"the runtime directory cannot be read: {error}") from error
 
     def _publish_and_read(self, workspace_id: str) -> _Snapshot | None:
         """Publish the socket of a running IDE, and return the snapshot with its address."""
@@ -294,14 +294,14 @@ class ProcessRuntime:
         try:
             names = sorted(entry.name for entry in self._root.iterdir() if entry.is_dir())
         except OSError as error:
-            raise Unobservable(f"the runtime directory cannot be read: {error}") from error
+            raise RuntimeUnobservable(f"the runtime directory cannot be read: {error}") from error
         snapshots = {name: self._read_or_unknown(name) for name in names if is_label_id(name)}
         return {name: snapshot for name, snapshot in snapshots.items() if snapshot is not None}
 
     def _read_or_unknown(self, workspace_id: str) -> _Snapshot | Unknown | None:
         try:
             return self._publish_and_read(workspace_id)
-        except Unobservable as error:
+        except RuntimeUnobservable as error:
             return Unknown(error.message)
 
     async def _fact_if_known(self, workspace_id: str, found: _Snapshot | Unknown) -> ContainerFact | Unknown:

@@ -29,7 +29,7 @@ from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import RecoverSource, Workspace
 from codehub.host.file_lock import try_lock
-from codehub.runtimes.base import Unobservable, WorkloadSpec
+from codehub.runtimes.base import RuntimeUnobservable, WorkloadSpec
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.storage.errors import TooManyArchives
 from codehub.storage.jobs.local_jobs import LocalJobs
@@ -286,7 +286,7 @@ async def test_routes_of_containers_that_are_gone_go_before_any_other_is_started
         nonlocal failed_looks
         if is_down:
             failed_looks += 1
-            raise Unobservable("the engine does not answer")
+            raise RuntimeUnobservable("the engine does not answer")
         return await observe(runtime)
 
     monkeypatch.setattr(ProcessRuntime, "observe", fail_to_observe)

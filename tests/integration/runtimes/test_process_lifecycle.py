@@ -21,7 +21,7 @@ import uvloop
 from codehub.domain.observation import Unknown
 from codehub.domain.states import ErrorReason
 from codehub.host.processes import ProcessId, descendants
-from codehub.runtimes.base import ABSENT, RuntimeFailure, Unobservable
+from codehub.runtimes.base import ABSENT, RuntimeFailure, RuntimeUnobservable
 from codehub.runtimes.readiness import why_not_ready
 from tests.integration.runtimes.conftest import ALONE, SERVER, TINY, RuntimeFixture, script_image, state_of
 from tests.integration.runtimes.network_peers import open_files
@@ -389,9 +389,9 @@ async def test_a_runtime_directory_that_vanished_is_not_an_empty_one(fixture: Ru
     root = fixture.data_dir / "runtime"
     aside = fixture.data_dir / "aside"
     root.rename(aside)
-    with pytest.raises(Unobservable):
+    with pytest.raises(RuntimeUnobservable):
         await fixture.runtime.observe()
-    with pytest.raises(Unobservable):
+    with pytest.raises(RuntimeUnobservable):
         await fixture.runtime.status("w1")
     for change in (fixture.runtime.stop, fixture.runtime.delete):
         with pytest.raises(RuntimeFailure):
@@ -411,7 +411,7 @@ async def test_a_container_that_cannot_be_observed_hides_no_other(fixture: Runti
     seen = await fixture.runtime.observe()
     assert isinstance(seen["w1"], Unknown) and str(state) in seen["w1"].message
     assert not isinstance(seen["w2"], Unknown) and seen["w2"].running
-    with pytest.raises(Unobservable, match=str(state)):
+    with pytest.raises(RuntimeUnobservable, match=str(state)):
         await fixture.runtime.status("w1")
     state.rmdir()
     aside.rename(state)

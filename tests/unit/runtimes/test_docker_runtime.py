@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from codehub.runtimes.base import Unobservable
+from codehub.runtimes.base import RuntimeUnobservable
 from codehub.runtimes.docker import runtime as docker_runtime
 from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
 from tests.waiting import PATIENCE
@@ -85,5 +85,5 @@ async def test_a_container_with_an_unknown_exit_status_does_not_hide_the_others(
 
 async def test_an_engine_that_does_not_answer_is_unobservable(tmp_path: Path) -> None:
     async with runtime_on(tmp_path, hangs_up, hangs) as runtime:
-        with pytest.raises(Unobservable):
+        with pytest.raises(RuntimeUnobservable):
             await runtime.observe()
