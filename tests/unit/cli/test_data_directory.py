@@ -21,8 +21,8 @@ class Claims:
     async def unclaimed(self) -> set[StorageRoot]:
         return set(StorageRoot) - self.made
 
-    async def record(self, location: StorageRoot) -> None:
-        self.made.add(location)
+    async def record(self, root: StorageRoot) -> None:
+        self.made.add(root)
 
 
 @pytest.fixture

@@ -170,10 +170,3 @@ def test_an_orphan_of_a_workspace_without_an_archive_key_counts_as_suspicious() 
     swept = sweep(listed, {ID: holder}, long_ago, RULES, NOW)
     assert swept.alarm is not None
     assert swept.remove == ()
-
-
-def test_the_archive_op_id_of_a_key() -> None:
-    assert archive_op_id_of(archive_key("ws", "op")) == "op"
-    for wrong in ("", "ws", "ws/op", "a/b/c/d"):
-        with pytest.raises(ValueError, match="is not an archive_key"):
-            archive_op_id_of(wrong)
