@@ -110,10 +110,10 @@ async def workspace_page(
 ) -> WorkspacePage:
     """Return a page. A search may read every memo: one at a time per user, with a short timeout."""
     async with AsyncExitStack() as stack:
-        if selection.words:
+        if selection.search_words:
             await stack.enter_async_context(services.searches_per_user.slot(session.user_id))
         conn = await stack.enter_async_context(services.engine.connect())
-        if selection.words:
+        if selection.search_words:
             await set_statement_timeout(conn, SEARCH_SECONDS)
         items, total = await workspace_queries.list_page(conn, selection, limit, offset)
     return WorkspacePage(items=[summary(item, services.config) for item in items], total=total)
