@@ -40,7 +40,7 @@ class Volumes(Protocol):
     async def set_quota(self, uid: int, quota: HomeQuota) -> None: ...
 
 
-class Archives(Protocol):
+class ArchiveProvider(Protocol):
     async def check(self) -> None: ...
     async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None: ...
     async def list(self) -> list[ListedArchive]: ...
@@ -59,7 +59,7 @@ class Jobs(Protocol):
 class Providers:
     runtime: Runtime
     volumes: Volumes
-    archives: Archives
+    archives: ArchiveProvider
     jobs: Jobs
     images: Mapping[str, Image]
     storage_location: StorageLocation

@@ -11,7 +11,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from codehub.coordinator.leader_services import Activity, LeaderDatabase
-from codehub.coordinator.providers import Archives
+from codehub.coordinator.providers import ArchiveProvider
 from codehub.domain.backends import Backends, why_left_alone
 from codehub.domain.gateway_reports import (
     ActivitySnapshot,
@@ -41,7 +41,7 @@ class TtlRunner:
         self,
         database: LeaderDatabase,
         activity: Activity,
-        archives: Archives,
+        archives: ArchiveProvider,
         rules: TtlRules,
         clock: Callable[[], datetime],
     ) -> None:
