@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.api.fields import RequestBody, Description, Memo, Name, SearchText
+from codehub.api.fields import Description, Memo, Name, RequestBody, SearchText
 from codehub.api.permissions import (
     Caller,
     CallerActor,

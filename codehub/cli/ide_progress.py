@@ -17,8 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from codehub.cli.ide import CODE_SERVER_VERSION, STEPS, InstallError, install_code_server
-from codehub.cli.ide import InstallProgress
+from codehub.cli.ide import CODE_SERVER_VERSION, STEPS, InstallError, InstallProgress, install_code_server
 
 
 def install(tools_dir: Path) -> None:

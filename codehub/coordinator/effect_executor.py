@@ -25,8 +25,7 @@ from codehub.domain.error_policy import Failure
 from codehub.domain.observation import Generation
 from codehub.domain.states import ErrorReason
 from codehub.domain.workspace import Workspace
-from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
-from codehub.runtimes.base import RuntimeUnobservable
+from codehub.runtimes.base import RuntimeFailure, RuntimeUnobservable, WorkloadSpec
 from codehub.storage.errors import (
     JobIsRunning,
     StaleEpoch,

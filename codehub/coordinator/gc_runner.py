@@ -12,8 +12,7 @@ from codehub.database.controller_writes import RowLocked
 from codehub.domain.gc import GcRules, StoredArchive, Sweep, sweep
 from codehub.domain.observation import JobState
 from codehub.domain.volume_leftovers import Leftover, LeftoverSweep, sweep_leftovers
-from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.base import RuntimeUnobservable
+from codehub.runtimes.base import RuntimeFailure, RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobs.spec import ClearJob, DeleteJob
 

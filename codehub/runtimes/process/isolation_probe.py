@@ -20,7 +20,7 @@ from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.egress import DEFAULT_EGRESS, routing_rules
 from codehub.runtimes.process import resource_limits, seccomp
 from codehub.runtimes.process.forkserver_client import PYTHON_ENVIRONMENT, python_program
-from codehub.runtimes.process.isolation_check import IsolationCheckResult, IsolationCheck
+from codehub.runtimes.process.isolation_check import IsolationCheck, IsolationCheckResult
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, Uplink
 from codehub.runtimes.process.resource_limits import Caps, Cgroups, find_cgroups
