@@ -29,8 +29,8 @@ def test_the_meta_of_an_archive_is_beside_its_object() -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "", "ws", "ws/op", "a/b/c/d", "ws/op/.meta", "ws/../home.tar.zst", "ws//home.tar.zst", "/ws/op/home.tar.zst",
-        "ws/op/home.tar.zst\n", "ws/op/home.tar.zst#1", f"{LONGEST}a/op/home.tar.zst",
+        "", "ws", "ws/op", "a/b/c/d", "ws/op/.meta", "ws/../home.tar.zst", "ws//home.tar.zst",
+        "/ws/op/home.tar.zst", "ws/op/home.tar.zst\n", "ws/op/home.tar.zst#1", f"{LONGEST}a/op/home.tar.zst",
     ],
 )  # fmt: skip
 def test_any_other_text_is_not_an_archive_key(key: str) -> None:
