@@ -11,8 +11,7 @@ from codehub.domain.images import BUILT_IN
 from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, Unknown, VolumeFact
 from codehub.domain.states import ErrorReason
 from codehub.domain.volume_leftovers import HOME, Leftover
-from codehub.runtimes.base import ABSENT, RuntimeFailure, WorkloadSpec
-from codehub.runtimes.base import RuntimeUnobservable
+from codehub.runtimes.base import ABSENT, RuntimeFailure, RuntimeUnobservable, WorkloadSpec
 from codehub.storage.archive.archives import ListedArchive
 from codehub.storage.errors import (
     GenerationMismatch,

@@ -15,7 +15,7 @@ import pytest
 
 from codehub.embedded import postgres, private_paths, server_programs
 from codehub.embedded.postgres import EmbeddedPostgres
-from codehub.embedded.server_account import ServerAccount, EmbeddedError, server_account
+from codehub.embedded.server_account import EmbeddedError, ServerAccount, server_account
 from codehub.embedded.server_processes import processes_in_directory
 from tests.services import TOOLS_DIR, run, short_temp_dir
 from tests.waiting import PATIENCE, wait_for
