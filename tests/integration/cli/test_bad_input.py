@@ -88,7 +88,7 @@ CASES = {
         COORDINATOR,
         {"RUNTIME": "docker", "DOCKER_HOST": "tcp://192.0.2.1:2375"},
         "tcp://192.0.2.1:2375 is not on this machine",
-        "homes are mounted",
+        "homes that containers mount",
     ),
     "other users than the homes'": Case(
         COORDINATOR,
