@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from codehub.database import gate
-from codehub.database.gate import Backends
+from codehub.domain.backends import Backends
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
 from tests.chaos.coordinators import OWNER, Site, eventually, running_ides

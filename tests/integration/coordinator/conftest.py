@@ -22,7 +22,7 @@ from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.database import gate, installation
 from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import create_engine, open_pool
-from codehub.database.gate import Backends
+from codehub.domain.backends import Backends
 from codehub.database.leadership import LOCK_TIMEOUT, campaign
 from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import leadership, timeline, users, workspaces

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from codehub.database import gate
 from codehub.database.engine import create_engine
-from codehub.database.gate import Backends
+from codehub.domain.backends import Backends
 from codehub.database.tables import users
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
