@@ -1,4 +1,7 @@
-"""Network egress of workspaces: the internet, but not this machine or its networks."""
+"""Network egress of workspaces: the internet, but not this machine or its networks.
+
+ADR 0010 (Docker) and ADR 0011 (processes) say how the rules are enforced.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Networks of containers: one each, from small explicit subnets (ADR 0010).
 
-The engine's default pools run out at about thirty networks, and use ranges that the administrator did not choose.
+The engine's default pools run out at about thirty networks, and use ranges that the administrator
+did not choose.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Caps of a workspace: where control groups (version 1 or 2) can be created, and their settings."""
+"""Caps of a workspace: where control groups can be created (ADR 0011), and their settings."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@
     scratch/        mount point of the sandbox's tmpfs directories, in the keeper's mount namespace
     passwd, group   /etc/passwd and /etc/group of the sandbox
 
-The gateway connects to the hard link. If it runs as a separate user, root gives its group access to
-the sockets in up/, whatever permissions the IDE chose. A workspace could replace io/ide.sock by a
-symbolic link to a socket of the host, to which the gateway may have more rights; a hard link cannot
-be redirected. The paths in up/ are not longer than the one that the IDE binds, because the length
-of a socket's path is limited.
+The gateway connects to the hard link. If it runs as a separate user (ADR 0028), root gives its
+group access to the sockets in up/, whatever permissions the IDE chose. A workspace could replace
+io/ide.sock by a symbolic link to a socket of the host, to which the gateway may have more rights; a
+hard link cannot be redirected. The paths in up/ are not longer than the one that the IDE binds,
+because the length of a socket's path is limited.
 """
 
 from __future__ import annotations
