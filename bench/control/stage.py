@@ -17,8 +17,8 @@ from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.coordinator.providers import Providers
 from codehub.database import gate
 from codehub.database.engine import create_engine
-from codehub.domain.backends import Backends
 from codehub.database.tables import users, workspaces
+from codehub.domain.backends import Backends
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
 from codehub.domain.workspace import Workspace

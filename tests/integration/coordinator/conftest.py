@@ -22,10 +22,10 @@ from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.database import gate, installation
 from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import create_engine, open_pool
-from codehub.domain.backends import Backends
 from codehub.database.leadership import LOCK_TIMEOUT, campaign
 from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import leadership, timeline, users, workspaces
+from codehub.domain.backends import Backends
 from codehub.domain.limits import Limits
 from codehub.domain.observation import JobState
 from codehub.domain.states import DesiredState, Operation, Phase

@@ -8,8 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from codehub.database import gate
 from codehub.database.engine import create_engine
-from codehub.domain.backends import Backends
 from codehub.database.tables import users
+from codehub.domain.backends import Backends
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
 from codehub.domain.workspace import Workspace
