@@ -185,8 +185,8 @@ def _system() -> list[str]:
         elif path.is_dir():
             arguments += ["--ro-bind", str(path), str(path)]
     arguments += ["--proc", "/proc", "--dev", "/dev"]
-    for path in ("/home", "/run", "/var", TOOLS):
-        arguments += _dir_options(Path(path))
+    for directory in ("/home", "/run", "/var", TOOLS):
+        arguments += _dir_options(Path(directory))
     return arguments
 
 
