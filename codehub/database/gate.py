@@ -27,8 +27,8 @@ from codehub.domain.limits import (
     Limits,
     Usage,
     WorkspaceCounts,
-    admit,
     admit_archives,
+    admit_running,
     admit_undeleted,
     admit_workspace,
 )
@@ -380,7 +380,7 @@ async def _count_owned(conn: AsyncConnection, owner_id: str) -> WorkspaceCounts:
 
 async def _admit(conn: AsyncConnection, owner_id: str, workspace_id: str, limits: Limits) -> None:
     await _lock_limits(conn)
-    admit(await usage(conn, owner_id, besides=workspace_id), limits)
+    admit_running(await usage(conn, owner_id, besides=workspace_id), limits)
 
 
 async def usage(conn: AsyncConnection, owner_id: str, *, besides: str = "") -> Usage:

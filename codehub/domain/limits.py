@@ -41,7 +41,7 @@ class WorkspaceCounts:
     trash: int
 
 
-def admit_workspace(owned: WorkspaceCounts, limits: Limits) -> None:
+def admit_workspace(counts: WorkspaceCounts, limits: Limits) -> None:
     """Raise WorkspaceLimitExceeded unless the user may have one more workspace.
 
     Existing workspaces and the trash together may be twice as many. Without this second bound, creating
@@ -49,14 +49,14 @@ def admit_workspace(owned: WorkspaceCounts, limits: Limits) -> None:
     no room.
     """
     most = limits.workspaces_per_user
-    if owned.living >= most:
+    if counts.living >= most:
         raise WorkspaceLimitExceeded(
-            f"You have {owned.living} of {most} workspaces. Delete one that you no longer need first."
+            f"You have {counts.living} of {most} workspaces. Delete one that you no longer need first."
         )
-    if owned.living + owned.trash >= 2 * most:
+    if counts.living + counts.trash >= 2 * most:
         raise WorkspaceLimitExceeded(
-            f"You have {owned.living} workspaces and {owned.trash} in the trash; the limit for both together "
-            f"is {2 * most}. Restore one from the trash, or wait until the oldest have left the trash."
+            f"You have {counts.living} workspaces and {counts.trash} in the trash; the limit for both "
+            f"together is {2 * most}. Restore one from the trash, or wait until the oldest have left the trash."
         )
 
 
@@ -73,12 +73,12 @@ def admit_archives(taken: int, limits: Limits) -> None:
         )
 
 
-def admit_undeleted(owned: WorkspaceCounts, limits: Limits) -> None:
+def admit_undeleted(counts: WorkspaceCounts, limits: Limits) -> None:
     """Raise WorkspaceLimitExceeded unless a workspace may return from the trash."""
-    admit_workspace(WorkspaceCounts(owned.living, 0), limits)
+    admit_workspace(WorkspaceCounts(counts.living, 0), limits)
 
 
-def counts(workspace: Workspace) -> bool:
+def counts_as_running(workspace: Workspace) -> bool:
     """Whether a workspace counts as running: it is to run, or it still has a container.
 
     A workspace in ERROR is to run again as soon as its recovery is requested.
@@ -88,7 +88,7 @@ def counts(workspace: Workspace) -> bool:
     return is_to_run or holds(workspace.conditions, ConditionName.CONTAINER_EXISTS)
 
 
-def admit(usage: Usage, limits: Limits) -> None:
+def admit_running(usage: Usage, limits: Limits) -> None:
     """Raise RunningLimitExceeded unless one more workspace may run."""
     if usage.user >= limits.per_user:
         raise RunningLimitExceeded(

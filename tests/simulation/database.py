@@ -157,8 +157,8 @@ class Database:
 
     def admit(self, row: Workspace) -> None:
         """Check the limits as the gate does, in one transaction."""
-        counted = sum(limits.counts(item) for item in self.rows.values() if item.id != row.id)
-        limits.admit(Usage(counted, counted), LIMITS)
+        counted = sum(limits.counts_as_running(item) for item in self.rows.values() if item.id != row.id)
+        limits.admit_running(Usage(counted, counted), LIMITS)
 
     def _check_claim(self, row: Workspace) -> None:
         assert row.op_id is not None

@@ -439,8 +439,8 @@ def test_parallel_recoveries_keep_the_limits() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_planted_recoveries_that_do_not_count_until_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = limits.counts
-    monkeypatch.setattr(limits, "counts", lambda row: original(replace(row, request=None)))
+    original = limits.counts_as_running
+    monkeypatch.setattr(limits, "counts_as_running", lambda row: original(replace(row, request=None)))
     expect_violation("workspaces are to run, but", ParallelRecoveries)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.database import gate, gateway_queries
 from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import workspaces
-from codehub.domain.limits import Limits, counts
+from codehub.domain.limits import Limits, counts_as_running
 from codehub.domain.problems import (
     InvalidState,
     OperationInProgress,
@@ -157,7 +157,7 @@ async def test_the_same_workspaces_count_in_sql_and_in_the_domain(engine: AsyncE
             row = (await conn.execute(select(workspaces))).mappings().one()
             counted = await gate.usage(conn, "one")
             listed = await gateway_queries.counted_workspaces(conn, "one", besides="")
-        assert counted.user == len(listed) == counts(to_workspace(row)), values
+        assert counted.user == len(listed) == counts_as_running(to_workspace(row)), values
         assert bool(counted.everyone) == bool(listed)
 
 

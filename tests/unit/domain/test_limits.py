@@ -5,7 +5,14 @@ from itertools import product
 
 import pytest
 
-from codehub.domain.limits import Limits, Usage, WorkspaceCounts, admit, admit_undeleted, admit_workspace
+from codehub.domain.limits import (
+    Limits,
+    Usage,
+    WorkspaceCounts,
+    admit_running,
+    admit_undeleted,
+    admit_workspace,
+)
 from codehub.domain.problems import RunningLimitExceeded, WorkspaceLimitExceeded
 
 
@@ -13,10 +20,10 @@ def test_one_more_may_run_while_both_limits_allow_it() -> None:
     for per_user, everyone, user, others in product(range(4), range(5), range(5), range(5)):
         usage, limits = Usage(user, user + others), Limits(per_user, everyone)
         if user < per_user and user + others < everyone:
-            admit(usage, limits)
+            admit_running(usage, limits)
             continue
         with pytest.raises(RunningLimitExceeded) as problem:
-            admit(usage, limits)
+            admit_running(usage, limits)
         assert (problem.value.code, problem.value.status) == ("RUNNING_LIMIT_EXCEEDED", 429)
         own = user >= per_user
         assert problem.value.message.startswith("You already run" if own else "All ")
