@@ -36,7 +36,7 @@ class Message:
     payload: str
 
 
-def sse_message(prefix: str, user_id: str, payload: Mapping[str, str]) -> Message:
+def hint_message(prefix: str, user_id: str, payload: Mapping[str, str]) -> Message:
     """Return a hint for the streams of one user: `{"type": ..., "id": workspace_id}`."""
     return Message(prefix + user_id, json.dumps(payload))
 

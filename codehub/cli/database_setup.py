@@ -18,7 +18,7 @@ from codehub.cli.errors import error_message
 from codehub.cli.options import load_settings
 from codehub.clock import utc_now
 from codehub.coordinator.storage_claims import make_storage_location
-from codehub.database import accounts, backends, installation, schema_version
+from codehub.database import accounts, installation, schema_version, workspace_runtimes
 from codehub.database.engine import create_engine
 from codehub.domain.audit import Actor, ActorKind
 from codehub.runtimes.base import RuntimeFailure, RuntimeUnobservable
@@ -94,7 +94,7 @@ async def move_from_other_runtime(
     if last == settings.runtime and not is_old:
         return
     other: Literal["process", "docker"] = "process" if settings.runtime == "docker" else "docker"
-    if other not in await backends.count_by_runtime(engine):
+    if other not in await workspace_runtimes.count_by_runtime(engine):
         return
     if last is None:
         try:
@@ -103,7 +103,7 @@ async def move_from_other_runtime(
             )
         except (RuntimeFailure, RuntimeUnobservable) as problem:
             logger.warning("the containers of the other runtime count as deleted", reason=str(problem))
-    await backends.move_all(engine, other, settings.runtime)
+    await workspace_runtimes.move_all(engine, other, settings.runtime)
 
 
 async def _migrate(database_url: str) -> str | None:

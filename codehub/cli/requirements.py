@@ -10,7 +10,7 @@ from sqlalchemy.engine import make_url
 
 from codehub import images_file
 from codehub.cli.errors import CommandError
-from codehub.database import accounts, backends, schema_version, workspace_queries
+from codehub.database import accounts, schema_version, workspace_queries, workspace_runtimes
 from codehub.database.engine import asyncpg_dsn, create_engine
 from codehub.domain.images import Image
 from codehub.images_file import ImagesError
@@ -141,7 +141,7 @@ async def other_runtime_warnings(settings: Settings) -> list[str]:
     """Return a warning for each runtime that workspaces use and this coordinator does not."""
     engine = create_engine(settings.database_url)
     try:
-        counted = await backends.count_by_runtime(engine)
+        counted = await workspace_runtimes.count_by_runtime(engine)
     finally:
         await engine.dispose()
     return [

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from codehub.api import event_source
 from codehub.api.server import listen, make_server
-from codehub.bus.events import publish, resync_message, sse_message
+from codehub.bus.events import publish, resync_message, hint_message
 from codehub.database.engine import asyncpg_dsn
 from codehub.domain.states import Role
 from codehub.settings import Settings
@@ -70,7 +70,7 @@ class Served:
     async def publish_hint(self, username: str, workspace_id: str, kind: str = "workspace_updated") -> None:
         """Publish a hint, as the coordinator does."""
         event = {"type": kind, "id": workspace_id}
-        await publish(self.redis, [sse_message(PREFIX, self.api.ids[username], event)])
+        await publish(self.redis, [hint_message(PREFIX, self.api.ids[username], event)])
 
 
 @pytest.fixture
