@@ -102,7 +102,7 @@ def _disk_cap(spec: WorkloadSpec, cgroups: Cgroups) -> DiskCap | None:
     disk = disk_of(spec.home)
     if disk is None or cgroups.io_parent is None:
         why = "its home is not on a single disk" if disk is None else "no control group can limit disks"
-        logger.warning("the disk bandwidth of workspace %s is not limited: %s", spec.workspace_id, why)
+        logger.warning("the disk bandwidth is not limited", id=spec.workspace_id, reason=why)
         return None
     return DiskCap(disk.number, spec.image.disk_bandwidth)
 

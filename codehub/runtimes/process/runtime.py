@@ -85,7 +85,7 @@ class ProcessRuntime:
         self._insecure = insecure
         self._stop_grace = stop_grace
         self._barriers: IsolationBarriers | None = None
-        self._probing = asyncio.Lock()
+        self._probe_lock = asyncio.Lock()
         self._readiness_checks = asyncio.Semaphore(_MAX_READINESS_CHECKS)
         self._starting: dict[str, float] = {}
         """Workspaces whose IDE may not listen yet, with the time when to stop waiting for it."""
@@ -97,7 +97,7 @@ class ProcessRuntime:
 
         Fail if there are none and that was not accepted.
         """
-        async with self._probing:
+        async with self._probe_lock:
             if self._barriers is None:
                 self._barriers = await find_barriers()
         if os.geteuid() == 0 and self._barriers.setpriv is None:
@@ -126,7 +126,7 @@ class ProcessRuntime:
             await asyncio.to_thread(FORK_SERVER.warm_up)
             await asyncio.to_thread(cgroups.sweep, barriers.cgroups.every_parent, _ORPHANED_GROUP_SECONDS)
         except (RuntimeFailure, OSError) as error:
-            logger.warning("no workspace can be started here: %s", error)
+            logger.warning("no workspace can be started here", error=str(error))
 
     async def finish_removals(self) -> None:
         """Finish removals that a crash interrupted.
@@ -137,7 +137,7 @@ class ProcessRuntime:
             try:
                 await asyncio.to_thread(directory.remove)
             except OSError as error:
-                logger.warning("%s cannot be removed: %s", directory.path, error)
+                logger.warning("a directory cannot be removed", path=str(directory.path), error=str(error))
 
     def share_sockets(self) -> None:
         """Give the gateway's group the sockets of workspaces from when the gateway ran as root."""
@@ -149,7 +149,7 @@ class ProcessRuntime:
             try:
                 StateDirectory(path).share_sockets(self._gateway_group)
             except OSError as error:
-                logger.warning("the gateway cannot reach %s: %s", path, error)
+                logger.warning("the gateway cannot reach a workspace", path=str(path), error=str(error))
 
     async def start(self, spec: WorkloadSpec) -> None:
         barriers = await self.barriers()
@@ -158,12 +158,12 @@ class ProcessRuntime:
         request = await asyncio.to_thread(
             keeper_request_builder.build_request, spec, barriers, directory, self._config
         )
-        answer = keeper.GONE
+        report = keeper.GONE
         for _ in range(3):
-            if answer == keeper.GONE:
-                answer = await self._launch(request, directory)
-        if answer not in (keeper.STARTED, keeper.ALREADY_RUNNING):
-            message = f"the container did not start: {output_excerpt(answer)}"
+            if report == keeper.GONE:
+                report = await self._launch(request, directory)
+        if report not in (keeper.STARTED, keeper.ALREADY_RUNNING):
+            message = f"the container did not start: {output_excerpt(report)}"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
         self._starting[spec.workspace_id] = time.monotonic() + _LISTEN_TIMEOUT_SECONDS
         self._started.set()
@@ -352,13 +352,13 @@ def _size(count: int) -> str:
 
 def _log_barriers(barriers: IsolationBarriers) -> None:
     """Log which barriers are in place and which are missing."""
-    logger.info("workspaces are kept apart by: %s", barriers.isolation)
+    logger.info("isolation of workspaces", by=barriers.isolation.value)
     if barriers.slirp is None:
-        logger.warning("workspaces are in this machine's own network: %s", barriers.why_no_network)
+        logger.warning("workspaces are in this machine's network", reason=barriers.why_no_network)
     if not barriers.seccomp:
-        logger.warning("no system call of a workspace is denied: %s", barriers.why_no_seccomp)
+        logger.warning("workspaces may make all system calls", reason=barriers.why_no_seccomp)
     if barriers.cgroups.why_not_all:
-        logger.warning("not all caps of workspaces can be kept: %s", barriers.cgroups.why_not_all)
+        logger.warning("not all caps of workspaces can be set", reason=barriers.cgroups.why_not_all)
 
 
 def _find_keepers(directory: StateDirectory, snapshot: _Snapshot) -> list[ProcessId]:
