@@ -157,7 +157,7 @@ def without_waiting_message(workspace: Workspace) -> Workspace:
 def record_failure(workspace: Workspace, failure: Failure, context: Context) -> Decision:
     """Decide what follows a failure: a retry within the same claim, or ERROR."""
     if is_terminal(workspace.error_reason):
-        return _failed_in_error(workspace, failure, context)
+        return _record_failure_in_error(workspace, failure, context)
     outcome = failure_outcome(
         failure, workspace.error_count, context.rules.retry, context.now, context.jitter
     )
@@ -181,7 +181,7 @@ def record_failure(workspace: Workspace, failure: Failure, context: Context) -> 
     )
 
 
-def _failed_in_error(workspace: Workspace, failure: Failure, context: Context) -> Decision:
+def _record_failure_in_error(workspace: Workspace, failure: Failure, context: Context) -> Decision:
     """Decide what follows a failure in ERROR. The error that led there stays recorded."""
     if workspace.operation is Operation.NONE and workspace.request is None:
         sentence = f"The container could not be removed. CodeHub will retry. {failure.message}"

@@ -28,7 +28,7 @@ def replace_if_hung(
         return None
     message = f"The IDE runs and has not answered for {waited.total_seconds():.0f} s."
     if container.op_id == current_job_id(workspace):
-        return _replace_own(workspace, message, context)
+        return _replace_own_ide(workspace, message, context)
     if workspace.progress_at is not None and workspace.progress_at > since:
         return Decision("Removing the IDE that does not answer.", workspace, effect=DeleteContainer())
     after = replace(workspace, progress_at=context.now)
@@ -42,7 +42,7 @@ def _silent_since(workspace: Workspace, observation: Observation) -> datetime | 
     return max(workspace.op_started_at, observation.silent_since)
 
 
-def _replace_own(workspace: Workspace, message: str, context: Context) -> Decision | None:
+def _replace_own_ide(workspace: Workspace, message: str, context: Context) -> Decision | None:
     """Count a start that hangs as a failed attempt. The next attempt removes its container."""
     if workspace.error_count > 0 or context.rules.retry.max_retries < 2:
         return None

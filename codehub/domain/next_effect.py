@@ -43,18 +43,18 @@ def next_effect(workspace: Workspace, observation: Observation, context: Context
         case Operation.PROVISIONING:
             return _act(workspace, Provision(Generation(op_id, None)), "Creating an empty home.")
         case Operation.STARTING:
-            return _start(workspace, observation, context)
+            return _start_ide(workspace, observation, context)
         case Operation.STOPPING | Operation.DELETING:
             if container_exists(workspace):
                 return _act(workspace, DeleteContainer(), "Stopping the container.")
             return Decision(f"{workspace.operation} waits for the next observation.", workspace)
         case Operation.RESTORING:
-            return _restore(workspace, observation, context)
+            return _restore_home(workspace, observation, context)
         case Operation.CREATE_EMPTY_ARCHIVE:
             empty = ArchiveEmpty(current_job_id(workspace), workspace.archive_op_id or "")
-            return _commit_or(workspace, observation, empty, context)
+            return _commit_archive_or(workspace, observation, empty, context)
         case _:
-            return _archive(workspace, observation, context)
+            return _archive_home(workspace, observation, context)
 
 
 def container_exists(workspace: Workspace) -> bool:
@@ -73,7 +73,7 @@ def _act(workspace: Workspace, effect: Effect, sentence: str) -> Decision:
     return Decision(sentence, workspace, effect=effect)
 
 
-def _start(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+def _start_ide(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     container = observation.container
     if (
         isinstance(container, Unknown)
@@ -92,7 +92,7 @@ def _start(workspace: Workspace, observation: Observation, context: Context) -> 
     return _act(workspace, StartContainer(attempt, workspace.home_ctx), "Starting the IDE.")
 
 
-def _restore(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+def _restore_home(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     """Restore the home. A job that already reads the archive goes on even if the archive goes missing."""
     if observation.job is None:
         if workspace.conditions[ConditionName.ARCHIVE_READY].reason == VANISHED:
@@ -104,7 +104,7 @@ def _restore(workspace: Workspace, observation: Observation, context: Context) -
     return run_job(workspace, observation.job, observation.job_is_ours, restore, context)
 
 
-def _archive(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+def _archive_home(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     """Container removed -> archive uploaded and verified -> archive_key committed -> volume deleted."""
     if isinstance(observation.container, Unknown):
         return Decision("ARCHIVING waits until the container can be checked.", workspace)
@@ -117,7 +117,7 @@ def _archive(workspace: Workspace, observation: Observation, context: Context) -
         )
     if not archive_committed(workspace):
         effect = ArchiveHome(current_job_id(workspace), workspace.home_ctx, workspace.archive_op_id or "")
-        return _commit_or(workspace, observation, effect, context)
+        return _commit_archive_or(workspace, observation, effect, context)
     if not archive_seen(workspace, observation) or isinstance(observation.volume, Unknown):
         return Decision("The volume stays until it and its archive can be checked.", workspace)
     if observation.deletion is not None and observation.deletion.outdated:
@@ -148,7 +148,9 @@ def _fail_and_archive_again(workspace: Workspace, message: str, context: Context
     return replace(decision, after=without_operation(decision.after))
 
 
-def _commit_or(workspace: Workspace, observation: Observation, effect: Effect, context: Context) -> Decision:
+def _commit_archive_or(
+    workspace: Workspace, observation: Observation, effect: Effect, context: Context
+) -> Decision:
     """Commit the archive once it is complete and its job has ended. Until then let the job make it."""
     if observation.job is not None and observation.job.state is JobState.RUNNING:
         return Decision(f"{workspace.operation} is under way.", workspace)

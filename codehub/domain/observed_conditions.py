@@ -30,8 +30,8 @@ def apply_observation(workspace: Workspace, observation: Observation, now: datet
     """Return the workspace with the conditions that this observation shows, and its upstream."""
     conditions = dict(workspace.conditions)
     for name, condition in (
-        (ConditionName.VOLUME_READY, _volume(workspace, observation, now)),
-        (ConditionName.ARCHIVE_READY, _archive(workspace, observation, now)),
+        (ConditionName.VOLUME_READY, _volume_ready(workspace, observation, now)),
+        (ConditionName.ARCHIVE_READY, _archive_ready(workspace, observation, now)),
         (ConditionName.CONTAINER_EXISTS, _container_exists(workspace, observation, now)),
         (ConditionName.CONTAINER_READY, _container_ready(workspace, observation, now)),
     ):
@@ -65,7 +65,7 @@ def volume_generation(observation: Observation) -> Generation | None:
     return observation.volume.generation if isinstance(observation.volume, VolumeFact) else None
 
 
-def _volume(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
+def _volume_ready(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
     name, old = ConditionName.VOLUME_READY, workspace.conditions
     if isinstance(observation.volume, Unknown):
         return updated_condition(old, name, old[name].status, "Unobservable", observation.volume.message, now)
@@ -85,7 +85,7 @@ def _volume(workspace: Workspace, observation: Observation, now: datetime) -> Co
     return updated_condition(old, name, False, "NoVolume", "", now)
 
 
-def _archive(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
+def _archive_ready(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
     name, old = ConditionName.ARCHIVE_READY, workspace.conditions
     if isinstance(observation.archive, Skipped):
         return old[name]

@@ -39,7 +39,7 @@ def plan(workspace: Workspace, observation: Observation, context: Context) -> De
     elif seen.purged_at is not None:
         decision = Decision("Purged.", seen)
     else:
-        decision = _at_rest(seen, observation, context)
+        decision = _plan_idle(seen, observation, context)
     return with_phase(decision, context.now)
 
 
@@ -52,15 +52,15 @@ def next_operation(workspace: Workspace) -> Operation:
     if level is Level.RUNNING:
         return Operation.NONE if desired is DesiredState.RUNNING else Operation.STOPPING
     if level is Level.STANDBY:
-        return _from_standby(workspace, desired, container)
+        return _next_from_standby(workspace, desired, container)
     if desired is DesiredState.DELETED:
         return Operation.DELETING if container else Operation.NONE
     if container:
         return Operation.STOPPING
-    return _from_below(workspace, level, desired)
+    return _next_without_home(workspace, level, desired)
 
 
-def _from_standby(workspace: Workspace, desired: DesiredState, container: bool) -> Operation:
+def _next_from_standby(workspace: Workspace, desired: DesiredState, container: bool) -> Operation:
     """A home whose archive was waived stays until the workspace is purged (ADR 0025)."""
     if desired is DesiredState.RUNNING:
         return Operation.STARTING
@@ -70,7 +70,7 @@ def _from_standby(workspace: Workspace, desired: DesiredState, container: bool) 
     return Operation.NONE if keeps_home else Operation.ARCHIVING
 
 
-def _from_below(workspace: Workspace, level: Level, desired: DesiredState) -> Operation:
+def _next_without_home(workspace: Workspace, level: Level, desired: DesiredState) -> Operation:
     if level is Level.ARCHIVED:
         return Operation.NONE if desired is DesiredState.ARCHIVED else Operation.RESTORING
     if workspace.archive_key is not None:
@@ -88,28 +88,28 @@ def must_observe_archive(workspace: Workspace) -> bool:
     return workspace.archive_key is not None and level_of(conditions) is Level.PENDING
 
 
-def _at_rest(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+def _plan_idle(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     if workspace.request is not None:
-        return _requested(workspace, workspace.request, observation)
+        return _carry_out_request(workspace, workspace.request, observation)
     if is_terminal(workspace.error_reason):
-        return _in_error(workspace, observation, context)
+        return _plan_in_error(workspace, observation, context)
     lost = home_loss(workspace) or archive_loss(workspace)
     if lost is not None:
         return replace(record_failure(workspace, lost, context), event=TimelineEvent.LOST)
-    if _unsettled(workspace, observation):
+    if _must_check_again(workspace, observation):
         return Decision("Something could not be checked, or is missing. Checking again.", workspace)
-    died = _died(workspace, observation, context)
+    died = _restart_ended_ide(workspace, observation, context)
     if died is not None:
         return died
-    if _has_proven_stable(workspace, context):
+    if _is_stable(workspace, context):
         return Decision("Ready for ten minutes. Earlier failures no longer count.", without_errors(workspace))
     return _claim(workspace, next_operation(workspace), context)
 
 
-def _requested(workspace: Workspace, request: PendingRequest, observation: Observation) -> Decision:
+def _carry_out_request(workspace: Workspace, request: PendingRequest, observation: Observation) -> Decision:
     """Carry out a request to recover, or a request to cancel whose operation has ended."""
     if request.kind is RequestKind.CANCEL:
-        return _cancelled_late(workspace)
+        return _clear_late_cancel(workspace)
     volume = workspace.conditions[ConditionName.VOLUME_READY]
     if request.source is not None and volume.reason == "Unobservable":
         return Decision("The recovery waits until the volume can be checked. It may exist.", workspace)
@@ -130,7 +130,7 @@ def _requested(workspace: Workspace, request: PendingRequest, observation: Obser
     return Decision(sentence, after, TimelineEvent.RECOVERED, keep_archives=replaced, consume=True)
 
 
-def _cancelled_late(workspace: Workspace) -> Decision:
+def _clear_late_cancel(workspace: Workspace) -> Decision:
     """Keep the workspace at its level: its operation ended before the cancel, and no other may follow."""
     sentence = "There is no operation to cancel."
     if workspace.deleted_at is not None or is_terminal(workspace.error_reason):
@@ -148,7 +148,7 @@ def _forget_home(workspace: Workspace, key: str | None) -> Workspace:
     return replace(workspace, home_ctx=None, archive_key=key, conditions=conditions, started_at=None)
 
 
-def _in_error(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+def _plan_in_error(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     """Keep the workspace in ERROR until it is recovered. Only its container is removed."""
     container = observation.container
     if isinstance(container, ContainerFact) and container.exists:
@@ -168,14 +168,14 @@ def _may_hold_a_copy(workspace: Workspace, container: ContainerFact, observation
     return container.running and (was_missing or not seen)
 
 
-def _unsettled(workspace: Workspace, observation: Observation) -> bool:
+def _must_check_again(workspace: Workspace, observation: Observation) -> bool:
     if isinstance(observation.container, Unknown) or isinstance(observation.volume, Unknown):
         return True
     reasons = {workspace.conditions[name].reason for name in ConditionName}
     return VANISHED in reasons
 
 
-def _died(workspace: Workspace, observation: Observation, context: Context) -> Decision | None:
+def _restart_ended_ide(workspace: Workspace, observation: Observation, context: Context) -> Decision | None:
     """Start an IDE again that has ended or hangs, or count a failure so that a crash loop ends in ERROR."""
     running = level_of(workspace.conditions) is Level.RUNNING
     if workspace.started_at is None or running or workspace.desired_state is not DesiredState.RUNNING:
@@ -192,7 +192,7 @@ def _died(workspace: Workspace, observation: Observation, context: Context) -> D
     return record_failure(after, Failure(ErrorReason.ActionFailed, error), context)
 
 
-def _has_proven_stable(workspace: Workspace, context: Context) -> bool:
+def _is_stable(workspace: Workspace, context: Context) -> bool:
     if workspace.started_at is None or workspace.error_count == 0:
         return False
     running = level_of(workspace.conditions) is Level.RUNNING

@@ -31,7 +31,7 @@ from codehub.domain.workspace import RequestKind, Workspace
 def continue_operation(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     """Decide about a workspace with an operation under way."""
     if workspace.op_started_at is not None and workspace.op_started_at > context.now:
-        return _after_clock_was_put_back(workspace, context)
+        return _restart_timeout(workspace, context)
     if workspace.op_started_at is None or observation.at < workspace.op_started_at:
         return Decision(f"This observation is older than the claim of {workspace.operation}.", workspace)
     moved = _with_progress(workspace, observation, context.now)
@@ -41,14 +41,14 @@ def continue_operation(workspace: Workspace, observation: Observation, context: 
     loss = home_loss(moved)
     if loss is not None and not is_terminal(moved.error_reason):
         return end_after_job(
-            moved, observation, lambda: _lost(moved, loss, observation, context), "the home is lost"
+            moved, observation, lambda: _record_loss(moved, loss, observation, context), "the home is lost"
         )
     if is_done(moved, observation):
-        return _done_without_container(moved, observation) or _done(moved, observation, context)
+        return _remove_earlier_container(moved, observation) or _finish_after_job(moved, observation, context)
     if _is_cancelled(moved):
-        return _cancelled(moved, observation)
+        return _cancel(moved, observation)
     if is_timed_out(moved, context):
-        return _timed_out(moved, observation, context)
+        return _time_out(moved, observation, context)
     if waits_for_retry(moved.next_retry_at, context.rules.retry, context.now):
         return Decision(f"{moved.operation} will be retried at {moved.next_retry_at:%H:%M:%S}.", moved)
     if moved.conditions[ConditionName.VOLUME_READY].reason == VANISHED:
@@ -56,13 +56,13 @@ def continue_operation(workspace: Workspace, observation: Observation, context: 
     return next_effect(moved, observation, context)
 
 
-def _after_clock_was_put_back(workspace: Workspace, context: Context) -> Decision:
+def _restart_timeout(workspace: Workspace, context: Context) -> Decision:
     """Set the claim's time to now. Otherwise every observation would be older than the claim."""
     sentence = f"The clock was set back during {workspace.operation}. Its timeout starts again."
     return Decision(sentence, replace(workspace, op_started_at=context.now, progress_at=None))
 
 
-def _lost(workspace: Workspace, loss: Failure, observation: Observation, context: Context) -> Decision:
+def _record_loss(workspace: Workspace, loss: Failure, observation: Observation, context: Context) -> Decision:
     """Record the loss, and an archive that was completed before it: the owner may choose it."""
     complete = (
         observation.archive
@@ -123,7 +123,7 @@ def _progress(workspace: Workspace, observation: Observation) -> Progress | None
     return None
 
 
-def _done_without_container(workspace: Workspace, observation: Observation) -> Decision | None:
+def _remove_earlier_container(workspace: Workspace, observation: Observation) -> Decision | None:
     """Remove a container that an earlier home left behind: its directory is no longer the home."""
     if workspace.operation not in (Operation.PROVISIONING, Operation.RESTORING):
         return None
@@ -135,17 +135,17 @@ def _done_without_container(workspace: Workspace, observation: Observation) -> D
     return None
 
 
-def _done(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+def _finish_after_job(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     if running_job_id(workspace, observation) is not None and not is_timed_out(workspace, context):
         return Decision(f"{workspace.operation} is done. Its job is ending.", workspace)
     return end_after_job(
-        workspace, observation, lambda: _finished(workspace, observation, context), "it does not end"
+        workspace, observation, lambda: _finish(workspace, observation, context), "it does not end"
     )
 
 
-def _finished(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+def _finish(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     operation = workspace.operation
-    after = _after_success(without_operation(workspace), operation, context.now)
+    after = _clear_errors(without_operation(workspace), operation, context.now)
     if operation in (Operation.PROVISIONING, Operation.RESTORING):
         after = replace(after, home_ctx=volume_generation(observation))
     if operation is Operation.ARCHIVING:
@@ -163,7 +163,7 @@ def _finished(workspace: Workspace, observation: Observation, context: Context) 
     )
 
 
-def _after_success(workspace: Workspace, operation: Operation, now: datetime) -> Workspace:
+def _clear_errors(workspace: Workspace, operation: Operation, now: datetime) -> Workspace:
     """Clear the errors. Those of a start stay until it has lasted, terminal ones until a recovery."""
     if operation is Operation.STARTING:
         return replace(without_waiting_message(workspace), started_at=now, next_retry_at=None)
@@ -174,7 +174,7 @@ def _is_cancelled(workspace: Workspace) -> bool:
     return workspace.request is not None and workspace.request.kind is RequestKind.CANCEL
 
 
-def _cancelled(workspace: Workspace, observation: Observation) -> Decision:
+def _cancel(workspace: Workspace, observation: Observation) -> Decision:
     """Stop what was begun and keep the workspace at its level, if the operation can be cancelled."""
     allowed = workspace.operation in CANCELLABLE and workspace.deleted_at is None
     if not allowed or (workspace.operation is Operation.ARCHIVING and archive_committed(workspace)):
@@ -184,12 +184,12 @@ def _cancelled(workspace: Workspace, observation: Observation) -> Decision:
 
     def end() -> Decision:
         level = level_of(workspace.conditions)
-        return _at_level(workspace, f"Cancelled. The workspace stays at {level}.")
+        return _stay_at_level(workspace, f"Cancelled. The workspace stays at {level}.")
 
     return end_after_job(workspace, observation, end, "it was cancelled")
 
 
-def _at_level(workspace: Workspace, sentence: str) -> Decision:
+def _stay_at_level(workspace: Workspace, sentence: str) -> Decision:
     """End the operation without an error. The level becomes the desired state."""
     after = replace(without_errors(without_operation(workspace)), started_at=None)
     desired = DesiredState(level_of(workspace.conditions).value)
@@ -205,11 +205,11 @@ def wait_for_disk_space(workspace: Workspace, message: str, now: datetime) -> De
     if now - workspace.op_started_at < START_WAITS:
         shown = message if workspace.error_reason is None else workspace.error_message
         return Decision(message, replace(workspace, progress_at=now, error_message=shown))
-    decision = _at_level(workspace, f"{workspace.operation} was given up. {message}")
+    decision = _stay_at_level(workspace, f"{workspace.operation} was given up. {message}")
     return replace(decision, after=replace(decision.after, error_message=message))
 
 
-def _timed_out(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+def _time_out(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     starting = workspace.operation is Operation.STARTING
     if starting and container_exists(workspace):
         return Decision("Timed out: removing the container.", workspace, effect=DeleteContainer())

@@ -45,7 +45,7 @@ class Plant:
 
 
 def _volume_first() -> list[Patch]:
-    real = next_effect._archive
+    real = next_effect._archive_home
 
     def archive(workspace: Any, observed: Any, context: Any) -> Decision:
         if not next_effect.archive_seen(workspace, observed):
@@ -53,7 +53,7 @@ def _volume_first() -> list[Patch]:
         deletion = DeleteVolume(attempt_jobs.current_deletion_job_id(workspace), workspace.home_ctx)
         return attempt_jobs.run_job(workspace, observed.deletion, observed.job_is_ours, deletion, context)
 
-    return [(next_effect, "_archive", archive)]
+    return [(next_effect, "_archive_home", archive)]
 
 
 def _any_volume_will_do() -> list[Patch]:
@@ -84,7 +84,7 @@ def _error_is_forgotten() -> list[Patch]:
     def in_error(workspace: Any, observed: Any, context: Any) -> Decision:
         return Decision("Trying again.", without_errors(workspace))
 
-    return [(plan, "_in_error", in_error)]
+    return [(plan, "_plan_in_error", in_error)]
 
 
 def _no_grace() -> list[Patch]:
@@ -132,7 +132,7 @@ def _activity_read_before_heartbeats() -> list[Patch]:
 
 
 def _delete_without_archive() -> list[Patch]:
-    real = next_effect._archive
+    real = next_effect._archive_home
 
     def archive(workspace: Any, observed: Any, context: Any) -> Decision:
         if workspace.deleted_at is None:
@@ -140,7 +140,7 @@ def _delete_without_archive() -> list[Patch]:
         deletion = DeleteVolume(attempt_jobs.current_deletion_job_id(workspace), workspace.home_ctx)
         return attempt_jobs.run_job(workspace, observed.deletion, observed.job_is_ours, deletion, context)
 
-    return [(next_effect, "_archive", archive)]
+    return [(next_effect, "_archive_home", archive)]
 
 
 def _unobservable_is_gone() -> list[Patch]:
@@ -191,7 +191,7 @@ def _hung_replaced_again_and_again() -> list[Patch]:
     def replace_own(workspace: Any, message: str, context: Any) -> Decision:
         return record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)
 
-    return [(hung_ide, "_replace_own", replace_own)]
+    return [(hung_ide, "_replace_own_ide", replace_own)]
 
 
 FOREIGN_HOME = {

@@ -142,7 +142,7 @@ def expect_violation(expected: str, history: type[History] = History) -> None:
 
 
 def test_planted_a_volume_deleted_before_archive_key_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = next_effect._commit_or
+    original = next_effect._commit_archive_or
 
     def careless(
         workspace: Workspace, observation: Observation, effect: Effect, context: Context
@@ -154,7 +154,7 @@ def test_planted_a_volume_deleted_before_archive_key_is_committed(monkeypatch: p
         deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
         return run_job(workspace, observation.deletion, observation.job_is_ours, deletion, context)
 
-    monkeypatch.setattr(next_effect, "_commit_or", careless)
+    monkeypatch.setattr(next_effect, "_commit_archive_or", careless)
     expect_violation("the home is deleted before its archive is safe and committed|DataLost although nothing")
 
 
@@ -171,7 +171,7 @@ def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: py
         return updated_condition(workspace.conditions, ConditionName.VOLUME_READY, exists, "Exists", "", now)
 
     monkeypatch.setattr(steps, "is_done", hasty)
-    monkeypatch.setattr(observed_conditions, "_volume", there)
+    monkeypatch.setattr(observed_conditions, "_volume_ready", there)
     expect_violation("shows|although nothing was destroyed", UnmarkedHomes)
 
 
@@ -195,12 +195,12 @@ def test_planted_archiving_satisfied_by_an_older_archive(monkeypatch: pytest.Mon
 
 
 def test_planted_an_error_that_is_cleared_on_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = plan._at_rest
+    original = plan._plan_idle
 
     def forgetful(workspace: Workspace, observation: Observation, context: Context) -> Decision:
         return original(plan.without_errors(workspace), observation, context)
 
-    monkeypatch.setattr(plan, "_at_rest", forgetful)
+    monkeypatch.setattr(plan, "_plan_idle", forgetful)
     expect_violation("is cleared although nobody recovered it")
 
 
@@ -474,7 +474,7 @@ def test_planted_a_purge_in_one_transaction(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_planted_a_delete_that_skips_the_archive(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = next_effect._archive
+    original = next_effect._archive_home
 
     def skip(workspace: Workspace, observation: Observation, context: Context) -> Decision:
         if workspace.deleted_at is None or workspace.home_ctx is None:
@@ -482,7 +482,7 @@ def test_planted_a_delete_that_skips_the_archive(monkeypatch: pytest.MonkeyPatch
         deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
         return run_job(workspace, observation.deletion, observation.job_is_ours, deletion, context)
 
-    monkeypatch.setattr(next_effect, "_archive", skip)
+    monkeypatch.setattr(next_effect, "_archive_home", skip)
     expect_violation("the home is deleted before its archive is safe and committed|DataLost although nothing")
 
 
@@ -576,7 +576,7 @@ def test_planted_a_hung_ide_replaced_again_and_again(monkeypatch: pytest.MonkeyP
     def replace_own(workspace: Workspace, message: str, context: Context) -> Decision:
         return record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)
 
-    monkeypatch.setattr(hung_ide, "_replace_own", replace_own)
+    monkeypatch.setattr(hung_ide, "_replace_own_ide", replace_own)
     expect_violation("is replaced again and again", HungTwice)
 
 
