@@ -75,6 +75,8 @@ class ContainerExit:
 
 @dataclass(frozen=True)
 class NetworkSummary:
+    """A network of the engine, as it lists it."""
+
     id: str
     name: str
     is_ours: bool
@@ -82,6 +84,8 @@ class NetworkSummary:
 
 
 class Engine:
+    """Client of one Docker Engine, for the containers and networks of one installation."""
+
     def __init__(self, url: str, installation_id: str) -> None:
         self._url = url
         self._installation = f"{Label.INSTALLATION}={installation_id}"

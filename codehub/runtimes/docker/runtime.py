@@ -47,13 +47,14 @@ _EXIT_MESSAGE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class DockerOptions:
-    """`egress` None leaves the firewall to the administrator."""
+    """Options of the Docker runtime."""
 
     url: str
     root: Path
     """Directory for the runtime's own files."""
     network_pool: IPv4Network
     egress: Egress | None
+    """None if the administrator provides the firewall."""
     stop_grace: float = STOP_GRACE_SECONDS
     pull_pauses: tuple[float, ...] = RETRY_PAUSES
     port_links: PortLinks | None = None

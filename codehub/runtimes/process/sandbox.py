@@ -29,15 +29,13 @@ _IN_HOME = ("/bin/sh", "-c", 'cd "$HOME" && unset OLDPWD && exec "$@"', "codehub
 not."""
 
 _REST_READ_ONLY = ("--remount-ro", "/dev", "--remount-ro", "/")
-"""Without root the workspace's user owns these directories of bwrap's, which are in memory without
-a limit."""
+"""bwrap creates these directories in memory, without a limit. Without root the workspace owns them."""
 
 _PROBE_UID = 65534
 _RESOLV_CONF = Path("/etc/resolv.conf")
 _CONFIGURATION = ("/etc", "/usr/local/etc")
 _SERVICES = ("/etc/codehub", "/etc/default", "/etc/environment", "/etc/environment.d", "/etc/systemd")
-"""Configuration of services, CodeHub included. It has credentials, and everybody may often read
-it."""
+"""Configuration of services, CodeHub included, often with credentials that everybody may read."""
 
 
 @dataclass(frozen=True)
