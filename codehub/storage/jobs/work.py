@@ -37,7 +37,9 @@ from codehub.storage.jobs.spec import (
     RestoreJob,
     StorageLocation,
 )
-from codehub.storage.tar.codec import ArchiveStream, OnProgress, unpack
+from codehub.storage.tar.archive_stream import ArchiveStream
+from codehub.storage.tar.tar_process import OnProgress
+from codehub.storage.tar.unpack import unpack
 from codehub.storage.volumes.changed_home import check_unchanged
 from codehub.storage.volumes.free_space import free_space
 from codehub.storage.volumes.new_home import make_new_home

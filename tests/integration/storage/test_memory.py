@@ -31,11 +31,11 @@ WORDS = b"what comes again and again is what a compressor is glad of; " * 8
 JOB = """
 import sys
 from codehub.storage.jobs import program, report
-from codehub.storage.tar import codec
+from codehub.storage.tar import tar_process
 {change}
 sys.exit(program.main(sys.argv[1:]))
 """
-AS_IT_IS, FOUR_THREADS = "", "codec._CORES = 4"
+AS_IT_IS, FOUR_THREADS = "", "tar_process.CORES = 4"
 KEEPS_WHAT_PASSES = """
 kept = []
 def keep(self, done, files):

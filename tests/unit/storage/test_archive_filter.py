@@ -10,10 +10,10 @@ import pytest
 
 from codehub.storage.errors import CorruptedArchive
 from codehub.storage.tar.archive_filter import ArchiveFilter
-from codehub.storage.tar.codec import tar_create
 from codehub.storage.tar.header import BLOCK
 from codehub.storage.tar.left_out import SpecialFile
 from codehub.storage.tar.restore_check import RestoreCheck
+from codehub.storage.tar.tar_process import tar_create
 from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream
 from tests.trees import make_tree
 

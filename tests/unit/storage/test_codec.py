@@ -17,9 +17,10 @@ import zstandard
 from codehub.domain.observation import ArchiveFact
 from codehub.storage.child_processes import check_locale
 from codehub.storage.errors import CannotArchive, CorruptedArchive, StorageProblem
-from codehub.storage.tar import codec
+from codehub.storage.tar import tar_process
+from codehub.storage.tar.archive_stream import ArchiveStream
 from codehub.storage.tar.bounded_map import digest
-from codehub.storage.tar.codec import ArchiveStream, unpack
+from codehub.storage.tar.unpack import unpack
 from tests.tarstreams import HOME, entry, stream
 from tests.trees import IN_UTF_8, INVISIBLE, make_tree, snapshot, some_acl, tree_hash
 
@@ -58,7 +59,7 @@ def test_on_however_many_cores(
     home: Path, tmp_path: Path, cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "large").write_bytes(os.urandom(1 << 20) * 40)
-    monkeypatch.setattr(codec, "_CORES", cores)
+    monkeypatch.setattr(tar_process, "CORES", cores)
     data, fact, _ = pack(home)
     restore(data, fact, tmp_path / "restored")
     assert snapshot(tmp_path / "restored") == snapshot(home)
@@ -256,7 +257,7 @@ def test_an_ordinary_user_leaves_out_the_attributes_that_only_root_may_set(
     file.chmod(0o400)
     data, fact, _ = pack(tmp_path / "home")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setattr("codehub.storage.tar.codec._may_write_everywhere", lambda: False)
+    monkeypatch.setattr("codehub.storage.tar.unpack._may_write_everywhere", lambda: False)
     restore(data, fact, tmp_path / "back")
     monkeypatch.undo()
     back = tmp_path / "back" / "file"

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.tar.codec import ArchiveStream, unpack
+from codehub.storage.tar.archive_stream import ArchiveStream
 from codehub.storage.tar.foreign_owners import ForeignEntries
 from codehub.storage.tar.restore_check import RestoreCheck
+from codehub.storage.tar.unpack import unpack
 from tests.tarstreams import entry, stream
 from tests.trees import make_tree, snapshot
 
