@@ -45,7 +45,7 @@ export interface Field {
   type: string;
   /** Requests only. */
   required: boolean;
-  place: "path" | "query" | "header" | "body";
+  location: "path" | "query" | "header" | "body";
 }
 
 export interface Operation {
@@ -84,7 +84,7 @@ function operationOf(
     name: parameter.name,
     type: typeName(parameter.schema ?? {}),
     required: parameter.required ?? false,
-    place: parameter.in as Field["place"],
+    location: parameter.in as Field["location"],
   }));
   const success = Object.entries(operation.responses ?? {}).find(([code]) => code.startsWith("2"))?.[1];
   return {
@@ -107,7 +107,7 @@ function fieldsOf(document: ApiDocument, schema: Schema): Field[] {
     name,
     type: typeName(property),
     required: resolved.required?.includes(name) ?? false,
-    place: "body",
+    location: "body",
   }));
 }
 

@@ -59,16 +59,16 @@ const SENTENCES: Array<[Partial<AuditEntry>, string, string]> = [
   [{ action: "rocket.launched" }, "rocket.launched: notes", "rocket.launched: notes"],
 ];
 
-let place: HTMLElement;
+let container: HTMLElement;
 
 beforeEach(() => {
-  place = document.createElement("div");
-  document.body.append(place);
+  container = document.createElement("div");
+  document.body.append(container);
 });
 
 afterEach(() => {
-  render(null, place);
-  place.remove();
+  render(null, container);
+  container.remove();
   setLanguage("en");
   vi.unstubAllGlobals();
 });
@@ -122,8 +122,9 @@ const page = (ids: number[], next: number | null): { body: AuditPage } => ({
   body: { items: ids.map((id) => entry({ id })), next },
 });
 const settled = () => act(async () => void (await new Promise((resolve) => setTimeout(resolve))));
-const find = <T extends HTMLElement>(testId: string) => place.querySelector<T>(`[data-testid="${testId}"]`);
-const rows = () => place.querySelectorAll('[data-testid="audit-row"]').length;
+const find = <T extends HTMLElement>(testId: string) =>
+  container.querySelector<T>(`[data-testid="${testId}"]`);
+const rows = () => container.querySelectorAll('[data-testid="audit-row"]').length;
 
 async function type(field: HTMLInputElement, value: string): Promise<void> {
   await act(() => {
@@ -135,7 +136,7 @@ async function type(field: HTMLInputElement, value: string): Promise<void> {
 describe("the page of the audit log", () => {
   it("appends older entries after the last one, until there are none", async () => {
     const { calls } = answer(page([9, 8], 8), page([7], null));
-    await act(() => render(<AdminAuditPage />, place));
+    await act(() => render(<AdminAuditPage />, container));
     await settled();
     expect(rows()).toBe(2);
     await act(() => find("audit-more")!.click());
@@ -146,12 +147,12 @@ describe("the page of the audit log", () => {
     ]);
     expect(rows()).toBe(3);
     expect(find("audit-more")).toBeNull();
-    expect(place.querySelector('[role="status"]')!.textContent).toBe("3 shown");
+    expect(container.querySelector('[role="status"]')!.textContent).toBe("3 shown");
   });
 
   it("starts at the newest entry when the filter changes", async () => {
     const { calls } = answer(page([9, 8], 8), page([7], null), page([], null));
-    await act(() => render(<AdminAuditPage />, place));
+    await act(() => render(<AdminAuditPage />, container));
     await settled();
     await act(() => find("audit-more")!.click());
     await settled();
@@ -159,7 +160,7 @@ describe("the page of the audit log", () => {
     await settled();
     expect(calls.at(-1)![0]).toBe("/api/v1/admin/audit?actor=mina&limit=50");
     expect(rows()).toBe(0);
-    expect(place.textContent).toContain("No entry matches.");
+    expect(container.textContent).toContain("No entry matches.");
   });
 
   it("shows an error beside the loaded entries", async () => {
@@ -167,11 +168,11 @@ describe("the page of the audit log", () => {
       status: 503,
       body: { error: { code: "UNAVAILABLE", message: "Try again shortly." } },
     });
-    await act(() => render(<AdminAuditPage />, place));
+    await act(() => render(<AdminAuditPage />, container));
     await settled();
     await act(() => find("audit-more")!.click());
     await settled();
-    expect(place.querySelector('[role="alert"]')!.textContent).toContain("Try again shortly.");
+    expect(container.querySelector('[role="alert"]')!.textContent).toContain("Try again shortly.");
     expect(rows()).toBe(1);
     expect(find("audit-more")).not.toBeNull();
   });
@@ -185,11 +186,11 @@ describe("the dialog that sets a password", () => {
       body: { error: { code: "FORBIDDEN", message: "It is not right." } },
     });
     const mina = { id: "01u", username: "mina", role: "user" as const };
-    await act(() => render(<SetPasswordDialog user={mina} />, place));
+    await act(() => render(<SetPasswordDialog user={mina} />, container));
     await type(find<HTMLInputElement>("set-password")!, "a new password");
     await type(find<HTMLInputElement>("your-password")!, "my own password");
     await act(
-      () => void place.querySelector("form")!.dispatchEvent(new Event("submit", { cancelable: true })),
+      () => void container.querySelector("form")!.dispatchEvent(new Event("submit", { cancelable: true })),
     );
     await settled();
     const [url, init] = calls[0]!;
@@ -198,6 +199,6 @@ describe("the dialog that sets a password", () => {
       password: "a new password",
       your_password: "my own password",
     });
-    expect(place.querySelector('[role="alert"]')!.textContent).toContain("It is not right.");
+    expect(container.querySelector('[role="alert"]')!.textContent).toContain("It is not right.");
   });
 });

@@ -33,11 +33,11 @@ describe("the OpenAPI document", () => {
     const [change] = things!.operations;
     expect(change).toMatchObject({ method: "PATCH", path: "/api/v1/things/{id}", summary: "Change Thing" });
     expect(change!.fields).toEqual([
-      { name: "id", type: "string", required: true, place: "path" },
-      { name: "name", type: "string", required: true, place: "body" },
+      { name: "id", type: "string", required: true, location: "path" },
+      { name: "name", type: "string", required: true, location: "body" },
     ]);
     expect(change!.response).toEqual([
-      { name: "tags", type: "list of string", required: false, place: "body" },
+      { name: "tags", type: "list of string", required: false, location: "body" },
     ]);
     expect(health!.operations[0]).toMatchObject({ method: "GET", fields: [], response: [] });
   });

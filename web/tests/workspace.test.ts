@@ -73,7 +73,7 @@ describe("recovery", () => {
 
 describe("the slots of the buttons", () => {
   const phases: Phase[] = ["PENDING", "ARCHIVED", "STANDBY", "RUNNING", "ERROR"];
-  const places = phases.map((phase) =>
+  const slots = phases.map((phase) =>
     actionSlots(actionsFor(workspace({ phase, desired_state: phase as never }), "owner")),
   );
   it("hold every action once", () => {
@@ -83,9 +83,9 @@ describe("the slots of the buttons", () => {
     }
   });
   it("keep delete and open where they are", () => {
-    for (const place of places) {
-      expect(place.indexOf("delete")).toBe(4);
-      expect([0, -1]).toContain(place.indexOf("open"));
+    for (const slot of slots) {
+      expect(slot.indexOf("delete")).toBe(4);
+      expect([0, -1]).toContain(slot.indexOf("open"));
     }
   });
 });

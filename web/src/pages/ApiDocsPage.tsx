@@ -56,14 +56,16 @@ function FieldTable({ title, none, fields }: { title: string; none: string; fiel
       ) : (
         <table>
           <tbody>
-            {fields.map(({ name, type, required, place }) => (
-              <tr key={`${place} ${name}`}>
+            {fields.map(({ name, type, required, location }) => (
+              <tr key={`${location} ${name}`}>
                 <th scope="row">
                   <code>{name}</code>
                 </th>
                 <td>{type}</td>
                 <td class="muted">
-                  {[place === "body" ? "" : place, required ? text.required : ""].filter(Boolean).join(", ")}
+                  {[location === "body" ? "" : location, required ? text.required : ""]
+                    .filter(Boolean)
+                    .join(", ")}
                 </td>
               </tr>
             ))}
