@@ -93,8 +93,8 @@ async def test_a_server_that_accepts_but_never_answers_times_out(
 ) -> None:
     monkeypatch.setattr(readiness, "CHECK_TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        place = f"127.0.0.1:{silent.getsockname()[1]}"
-        found = await readiness.check(f"postgresql://x:y@{place}/codehub", f"redis://{place}/0")
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        found = await readiness.check(f"postgresql://x:y@{address}/codehub", f"redis://{address}/0")
     assert not any(check.ok for check in found.checks.values())
     assert "did not answer within" in found.checks[CheckName.DATABASE].message
     assert "did not answer within" in found.checks[CheckName.REDIS].message
@@ -128,8 +128,8 @@ async def test_readiness_and_metrics_are_not_on_the_api_itself(api: Api, dist: P
 
 async def test_the_internal_listener_of_the_api(settings: Settings, api: Api) -> None:
     """The whole server, as `codehub serve api` runs it."""
-    place = short_temp_dir()
-    settings = settings.model_copy(update={"data_dir": place})
+    data_dir = short_temp_dir()
+    settings = settings.model_copy(update={"data_dir": data_dir})
     server, listening = make_server(settings), listen(settings.api_listen_address)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
@@ -159,7 +159,7 @@ async def test_the_internal_listener_of_the_api(settings: Settings, api: Api) ->
         server.should_exit = True
         await serving
         listening.close()
-        shutil.rmtree(place)
+        shutil.rmtree(data_dir)
 
 
 async def test_metrics_count_by_route_without_user_names(api: Api) -> None:
