@@ -1,4 +1,4 @@
-"""Sources of time, randomness and ids, which a simulation replaces by deterministic ones."""
+"""Sources of time, randomness and ids, which the simulation makes deterministic (ADR 0008)."""
 
 import random
 from collections.abc import Callable

@@ -12,7 +12,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from codehub.bus.events import Message, publish, resync_message, hint_message
+from codehub.bus.events import Message, hint_message, publish, resync_message
 from codehub.database.notifications import NotificationListener
 from codehub.host.cancellation import raise_if_cancelled
 
@@ -73,7 +73,9 @@ class EventListener:
 
     def _message(self, channel: str, payload: str) -> Message:
         fields = json.loads(payload)
-        return hint_message(self._sse_prefix, fields["user_id"], {"type": EVENTS[channel], "id": fields["id"]})
+        return hint_message(
+            self._sse_prefix, fields["user_id"], {"type": EVENTS[channel], "id": fields["id"]}
+        )
 
     async def _publish(self, messages: list[Message]) -> None:
         """Publish, or drop the messages if Redis fails: streams start over once it is back."""

@@ -56,7 +56,7 @@ class GcRunner:
         """Whether something of a workspace without a grace period may still exist."""
 
     async def purge_waived(self, now: datetime) -> int:
-        """Remove at once what was deleted without a grace period, if anything was."""
+        """Remove at once what was deleted without a grace period (ADR 0025), if anything was."""
         if await self._purge(None, now):
             self._is_urgent = True
         return await self.tick(now) if self._is_urgent else 0

@@ -1,4 +1,4 @@
-"""Claims of the volumes and the archive store, made once per installation.
+"""Claims of the volumes and the archive store, made once per installation (ADR 0020).
 
 A claim is a conditional write of the installation's marker to an empty location. The database
 records the claim afterwards, so that an interrupted claim is repeated. From then on, an empty
