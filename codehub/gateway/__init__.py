@@ -1,1 +1,1 @@
-"""The front door: the only public port, in front of the API and of every workspace."""
+"""The gateway: the only public port, a reverse proxy for the API and all workspaces."""

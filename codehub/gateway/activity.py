@@ -11,23 +11,25 @@ from codehub.gateway.websocket_frames import FrameReader
 
 CAPTURE: Final = 256 * 1024
 HEADER: Final = 13
-"""VS Code's messages begin with 13 bytes: what they are, two numbers, and how many bytes follow.
-Keepalives and acknowledgements are no more than that.
+"""Bytes of a VS Code message's header: its type, two numbers, and the length of its body.
+
+Keepalives and acknowledgements have no body.
 """
 PRESENCE_LIMIT: Final = 1800.0
-"""Presence without any other sign is believed for so long: an endless progress notification holds it too."""
+"""How long presence counts without another sign. An endless progress notification reports it, too."""
 SILENCE: Final = 20.0
-"""A window with somebody at it sends a keepalive every 5 s. Where none comes for longer, it is behind others,
-where the browser lets its clocks tick once a minute, or its machine sleeps: neither says in time that nobody
-is there, so what it said before is no longer believed. What else it sends tells nothing: hidden, it answers
-the server as before.
+"""How long a reported presence counts without a keepalive.
+
+A window in front sends one every 5 s. If none arrives, the window is hidden, where the browser runs its
+timers once a minute, or its machine sleeps. Neither reports the end of presence in time. Other messages
+prove nothing: a hidden window still answers the server.
 """
 _KEEPALIVE: Final = 9
 _MESSAGES: Final = 32
-"""A frame has one message, or the few of one turn of the client's loop. Only who means harm sends more."""
+"""How many messages of a frame are read. A client sends one, or the few of one turn of its loop."""
 _TAIL: Final = 64
-_SIGIL: Final = b"$"
-"""Every name that is looked for below begins with it, or ends in one that does."""
+_NAME_MARK: Final = b"$"
+"""Occurs in every name below, so that most messages need no further search."""
 
 _TERMINAL = re.compile(
     rb"remoteterminal.{0,4}?\$input|\$acceptTerminalInteraction|\$shellExecutionData", re.DOTALL
@@ -38,22 +40,23 @@ _EDITOR = re.compile(
 )
 _PRESENCE = re.compile(rb"\$onDidChangeWindowActive.{0,16}?\[(true|false)", re.DOTALL)
 _EXTENSION_HOST: Final = b'"desiredConnectionType":2'
-"""The socket that reports presence: a window that has just loaded is active, and says only when that ends."""
+"""The socket that reports presence. A window that has just loaded is active, and reports only the end."""
 PORT_PATHS: Final = (b"/proxy/", b"/absproxy/")
+"""Paths of a workspace behind which a program listens on a port, and not the IDE."""
 
 
 class ActivityRecorder:
-    """When each workspace was last used, until the next flush."""
+    """Record of when each workspace was last used, until the next flush."""
 
     def __init__(self) -> None:
         self._seen: dict[str, float] = {}
-        self._watched: set[VsCodeInspector] = set()
+        self._inspectors: set[VsCodeInspector] = set()
 
     def touch(self, workspace_id: str) -> None:
         self._seen[workspace_id] = time.time()
 
     def request(self, head: RequestHead, target: bytes, kind: Activity, workspace_id: str) -> None:
-        """VS Code fetches assets and pings by itself; pages, writes and forwarded ports are a person's."""
+        """Record a request that is activity. VS Code loads assets and pings without a person."""
         if head.wants_websocket:
             return
         if kind == "any" or head.is_navigation or not head.is_safe or target.startswith(PORT_PATHS):
@@ -64,7 +67,7 @@ class ActivityRecorder:
             return Inspectors()
         if kind == "vscode":
             inspector = VsCodeInspector(self, workspace_id, freshly_loaded=freshly_loaded)
-            self._watched.add(inspector)
+            self._inspectors.add(inspector)
             return Inspectors(FrameReader(inspector.message, CAPTURE), vscode=inspector)
 
         def count(_piece: bytes, _begins: bool) -> None:
@@ -72,12 +75,12 @@ class ActivityRecorder:
 
         return Inspectors(FrameReader(count, 0), FrameReader(count, 0))
 
-    def unwatch(self, inspector: "VsCodeInspector") -> None:
-        self._watched.discard(inspector)
+    def forget(self, inspector: "VsCodeInspector") -> None:
+        self._inspectors.discard(inspector)
 
     def collect(self) -> dict[str, float]:
-        """All that was seen since the last time."""
-        for inspector in self._watched:
+        """Return the uses since the last call."""
+        for inspector in self._inspectors:
             if inspector.is_present():
                 self.touch(inspector.workspace_id)
         seen, self._seen = self._seen, {}
@@ -85,10 +88,10 @@ class ActivityRecorder:
 
 
 class VsCodeInspector:
-    """Reads one VS Code socket, client to server, for signs of a person.
+    """Detector of signs of a person in one VS Code socket, from client to server.
 
-    The editor's own messages count unless the IDE has said that nobody is there: a file that changes on disk,
-    or an extension that edits, sends the same ones. The terminal counts always, its output included.
+    Messages of the editor count unless the IDE reported that the window is inactive: files that change on
+    disk, and extensions that edit, cause the same ones. Terminals always count, and so does their output.
     """
 
     def __init__(self, recorder: ActivityRecorder, workspace_id: str, *, freshly_loaded: bool) -> None:
@@ -96,8 +99,8 @@ class VsCodeInspector:
         self._freshly_loaded = freshly_loaded
         self._recorder = recorder
         self._present: bool | None = None
-        self._sign_at = 0.0
-        self._heard_at = 0.0
+        self._counted_at = 0.0
+        self._keepalive_at = 0.0
         self._tail = b""
         self._messages = _MessageWalk()
 
@@ -106,58 +109,58 @@ class VsCodeInspector:
         if begins:
             self._messages = _MessageWalk()
         if self._messages.finds_keepalive(piece):
-            self._hear()
+            self._note_keepalive()
         if begins and len(piece) <= HEADER:
             return
         data = self._tail + piece
         self._tail = data[-_TAIL:]
-        if _SIGIL not in data and not self._freshly_loaded:
+        if _NAME_MARK not in data and not self._freshly_loaded:
             return
         if self._freshly_loaded and _EXTENSION_HOST in data:
             self._freshly_loaded = False
-            self._come()
+            self._become_present()
         for found in _PRESENCE.finditer(data):
             if found[1] == b"true":
-                self._come()
+                self._become_present()
             else:
                 self._present = False
         if _TERMINAL.search(data) or (self._present is not False and _EDITOR.search(data)):
-            self._sign()
+            self._count()
 
-    def _come(self) -> None:
+    def _become_present(self) -> None:
         self._present = True
-        self._heard_at = time.monotonic()
-        self._sign()
+        self._keepalive_at = time.monotonic()
+        self._count()
 
-    def _hear(self) -> None:
+    def _note_keepalive(self) -> None:
         now = time.monotonic()
-        if self._present and now - self._heard_at > SILENCE:
+        if self._present and now - self._keepalive_at > SILENCE:
             self._present = None
-        self._heard_at = now
+        self._keepalive_at = now
 
     def is_present(self) -> bool:
         if self._present is not True:
             return False
         now = time.monotonic()
-        return now - self._heard_at < SILENCE and now - self._sign_at < PRESENCE_LIMIT
+        return now - self._keepalive_at < SILENCE and now - self._counted_at < PRESENCE_LIMIT
 
     def close(self) -> None:
-        self._recorder.unwatch(self)
+        self._recorder.forget(self)
 
-    def _sign(self) -> None:
-        self._tail = b""  # what was found is not found again in the next message
-        self._sign_at = time.monotonic()
+    def _count(self) -> None:
+        self._tail = b""  # do not find the same name again with the next message
+        self._counted_at = time.monotonic()
         self._recorder.touch(self.workspace_id)
 
 
 class _MessageWalk:
-    """Walk over the messages of one frame, which comes in pieces, to the first keepalive."""
+    """Iterator over the messages of one frame, which arrives in pieces, to the first keepalive."""
 
     __slots__ = ("_at", "_left")
 
     def __init__(self) -> None:
         self._at = 0
-        """Where the next message begins in the next piece."""
+        """The position of the next message in the next piece."""
         self._left = _MESSAGES
 
     def finds_keepalive(self, piece: bytes) -> bool:
@@ -176,7 +179,7 @@ class _MessageWalk:
 
 @dataclass(frozen=True, slots=True)
 class Inspectors:
-    """What reads along with one tunnel, if anything."""
+    """The readers beside one tunnel, if any."""
 
     from_client: FrameReader | None = None
     from_upstream: FrameReader | None = None

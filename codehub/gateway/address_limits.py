@@ -1,4 +1,4 @@
-"""What each client address has open in this worker, and what it has cost."""
+"""Limits by client address: open connections, and the cost of what it sends (ADR 0024)."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,7 +10,7 @@ from codehub.gateway.trusted_proxies import TrustedProxies
 
 REMEMBERED: Final = 4096
 LOOPBACK_SHARES: Final = 3
-"""A proxy on this machine that is not trusted has many people behind it, a workspace here has one."""
+"""How many shares loopback has: an untrusted proxy on this machine may serve many users."""
 
 
 class AddressShare:
@@ -23,7 +23,7 @@ class AddressShare:
         self.limit = limit
         self.connections = 0
         self.costly = 0
-        """Costly callbacks of late: answers of the gateway itself, unfinished heads, tiny messages."""
+        """Recent costly callbacks: replies of the gateway, unfinished heads, tiny messages."""
 
     @property
     def is_spent(self) -> bool:
@@ -35,12 +35,12 @@ class AddressShare:
 
     @property
     def is_flooded(self) -> bool:
-        """Whether so many are refused that the next ones get no answer."""
+        """Whether so many are refused that the next ones get no reply."""
         return self.connections > 2 * self.limit
 
 
 class AddressShares:
-    """Shares by network. Each connection of a trusted proxy has a share of its own, without a limit."""
+    """Shares by network. Each connection of a trusted proxy has a separate share without a limit."""
 
     def __init__(self, limit: int, trusted: TrustedProxies) -> None:
         self._limit = limit
@@ -64,7 +64,7 @@ class AddressShares:
         return share
 
     def start_tick(self) -> None:
-        """Halve the costs, and forget shares without any. Reconnecting does not reset a cost."""
+        """Halve the costs, and drop unused shares. Reconnecting does not reset a cost."""
         for share in list(self._shares.values()):
             share.costly //= 2
             if not share.connections and not share.costly:
@@ -72,7 +72,7 @@ class AddressShares:
 
 
 def peer_address(name: Sequence[object] | None) -> str:
-    """Return the address of a socket's peer name, an IPv4 one that is wrapped in IPv6 unwrapped."""
+    """Return the address in a socket's peer name; an IPv4-mapped IPv6 address becomes IPv4."""
     return str(name[0]).removeprefix("::ffff:") if name else ""
 
 

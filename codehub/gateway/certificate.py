@@ -1,4 +1,4 @@
-"""A certificate of one's own: tried before it is shown to anybody, and read again when its files change."""
+"""The certificate of the TLS port: tested before it is used, and reloaded when its files change."""
 
 import socket
 import ssl
@@ -22,13 +22,13 @@ class CertificateError(Exception):
 
 @dataclass(frozen=True)
 class CertificateFiles:
-    """PEM: the certificate with its intermediates, and its key without a passphrase."""
+    """PEM files: the certificate with its intermediates, and its key without a passphrase."""
 
     chain: Path
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """What connections are served with; CertificateError when these two make no whole."""
+        """Return a context to serve with. Raise CertificateError if the two files do not match."""
         _read(self.key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -43,7 +43,7 @@ class CertificateFiles:
         return context
 
     def examine(self) -> "Certificate":
-        """Shake hands with ourselves, as strictly as a browser would that trusts the issuer."""
+        """Test the certificate in a handshake in memory, as strictly as a browser that trusts the issuer."""
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname = False
         client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -53,31 +53,32 @@ class CertificateFiles:
             raise CertificateError(f"{self.chain} holds no certificate in PEM form") from error
         context = self.context()
         try:
-            shown = _shake_hands(context, client)
+            fields = _handshake(context, client)
         except ssl.SSLCertVerificationError as error:
             raise CertificateError(f"the certificate {self.chain} {_verdict(error)}") from error
-        return Certificate(context, _names(shown), _time(shown["notAfter"]))
+        return Certificate(context, _names(fields), _time(fields["notAfter"]))
 
     def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Return what changes when one of the files does."""
+        """Return a value that changes when one of the files does."""
         return tuple(_stamp(path) for path in (self.chain, self.key))
 
     def _refuse_passphrase(self) -> NoReturn:
-        raise CertificateError(f"{self.key} asks for a passphrase, and nobody is there to type it")
+        raise CertificateError(f"{self.key} needs a passphrase, which CodeHub cannot enter")
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate that can be served, and what it says."""
+    """A valid certificate, and its content."""
 
     context: ssl.SSLContext
     names: frozenset[str]
     not_after: datetime
 
     def covers(self, host: str) -> bool:
-        """RFC 6125, 6.4.3: a wildcard stands for one label, and for none right below the top level.
+        """Return whether the certificate is valid for a host (RFC 6125, 6.4.3).
 
-        `*.example.org` asks for the wildcard itself.
+        A wildcard stands for one label, but not for one right below the top level. For the host
+        `*.example.org`, the certificate must have that wildcard.
         """
         host = host.lower().strip("[]")
         parent = host.partition(".")[2]
@@ -87,7 +88,7 @@ class Certificate:
 
 
 class RenewedCertificate:
-    """The certificate as its files are now. What cannot be served does not replace what is."""
+    """Certificate that follows its files. An invalid one does not replace a valid one."""
 
     def __init__(self, files: CertificateFiles) -> None:
         self._files = files
@@ -102,7 +103,7 @@ class RenewedCertificate:
         try:
             renewed = self._files.examine()
         except CertificateError as error:
-            logger.warning("the renewed certificate is not taken, the old one stays", why=str(error))
+            logger.warning("the renewed certificate is invalid, the old one stays", why=str(error))
             return
         self.context = renewed.context
         logger.info("the certificate was renewed", not_after=renewed.not_after.isoformat())
@@ -123,27 +124,27 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
+def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    asking = client.wrap_bio(to_client, to_server)
-    answering = server.wrap_bio(to_server, to_client, server_side=True)
-    for _ in range(4):  # flights; TLS needs no more
-        for side in (asking, answering):
+    client_side = client.wrap_bio(to_client, to_server)
+    server_side = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):  # TLS needs no more flights
+        for side in (client_side, server_side):
             try:
                 side.do_handshake()
             except ssl.SSLWantReadError:
                 continue
-    return dict(asking.getpeercert() or {})
+    return dict(client_side.getpeercert() or {})
 
 
-def _names(shown: dict[str, Any]) -> frozenset[str]:
-    """RFC 9110, 4.3.4: only the alternative names count, not the subject's common name."""
-    named = shown.get("subjectAltName", ())
+def _names(fields: dict[str, Any]) -> frozenset[str]:
+    """Return the subject's alternative names. The common name does not count (RFC 9110, 4.3.4)."""
+    named = fields.get("subjectAltName", ())
     return frozenset(_address(value) if kind == "IP Address" else value.lower() for kind, value in named)
 
 
 def _address(value: str) -> str:
-    """OpenSSL writes IPv6 addresses out; people write them short."""
+    """Shorten an IPv6 address, as people write it. OpenSSL writes it in full."""
     if ":" not in value:
         return value
     return socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, value.strip()))

@@ -1,7 +1,7 @@
 """Refuses requests whose cookies another page may have planted, and clears those cookies.
 
-A page of any host below a shared domain can set cookies for that domain: a second session cookie, or so many
-that no server takes the request. The browser keeps sending them until an answer expires them.
+A page of any host below a shared domain can set cookies for that domain: a second session cookie, or
+so many that servers refuse the request. The browser sends them until a response expires them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,17 +17,19 @@ from codehub.gateway.http1.request_head import MAX_COOKIE, RequestHead, parse_be
 from codehub.gateway.pages import Pages
 
 MAX_CLEARING: Final = 48 << 10
-"""Bytes of Set-Cookie values in one answer: browsers and proxies limit the size of a head."""
+"""Bytes of Set-Cookie values in one reply: browsers and proxies limit the size of a head."""
 
 
 class CookieGuard:
+    """Check of the cookies of every request."""
+
     def __init__(self, origins: Origins, pages: Pages) -> None:
         self._origins = origins
         self._pages = pages
         self._platform_hosts = origins.aliases | {origins.platform_host}
 
     def refuse(self, head: RequestHead, host: str) -> Reply | None:
-        """Return the answer to a request that is refused for its cookies, or None."""
+        """Return the reply to a request that is refused for its cookies, or None."""
         if b"cookie" not in head.fields:
             return None
         cookie = head.get(b"cookie")
@@ -39,7 +41,7 @@ class CookieGuard:
         return None
 
     def refuse_too_large(self, data: bytes) -> Reply | None:
-        """Return the answer to a head that is too large, if its cookies are the reason."""
+        """Return the reply to a head that is too large, if its cookies are the reason."""
         head = parse_beginning(data)
         if head is None or len(cookie := head.get(b"cookie")) <= MAX_COOKIE:
             return None
@@ -51,7 +53,7 @@ class CookieGuard:
         else:
             message = "This request has too many cookies. They are cleared: send it again."
             answer = reply.error(431, "BAD_REQUEST", message)
-        # Clears the cookies of all hosts of the domain, which is the only way to those of other paths.
+        # Clear-Site-Data clears the whole domain. Cookies of other paths cannot be expired in another way.
         whole_site = (("Clear-Site-Data", '"cookies"'),) if self._origins.secure else ()
         return self._clearing(answer, head, _names(cookie), *whole_site)
 
@@ -76,7 +78,7 @@ class CookieGuard:
 
 
 def expirations(names: Iterable[bytes], head: RequestHead, *, secure: bool) -> Iterator[str]:
-    """Yield Set-Cookie values that expire these cookies, wherever the browser may have them from."""
+    """Yield Set-Cookie values that expire these cookies for every path and domain that matches."""
     hostname = head.host.rpartition(":")[0] if head.host.rpartition(":")[2].isdigit() else head.host
     domains = ["", *(f"; Domain={domain}" for domain in parent_domains(hostname))]
     pairs = [f"{name.decode('latin-1')}=" if name else "=x" for name in names]
@@ -88,7 +90,7 @@ def expirations(names: Iterable[bytes], head: RequestHead, *, secure: bool) -> I
 
 
 def _names(cookie: bytes) -> Iterator[bytes]:
-    """Yield the name of each cookie. One without a name is sent as its bare value."""
+    """Yield the name of each cookie. One without a name arrives as its bare value."""
     for part in cookie.split(b";"):
         name, separator, _ = part.partition(b"=")
         yield name.strip() if separator else b""

@@ -1,7 +1,7 @@
 """Metrics of the gateway, summed over its workers.
 
-The workers are forked, and any of them may be asked. So they count in memory that all of them share: a row of
-numbers for each worker, which only that worker writes. A worker that is started again goes on in its row.
+The workers are forked, and any of them may be scraped. They count in shared memory, in one row of numbers
+for each worker that only that worker writes. A restarted worker continues its row.
 """
 
 import mmap
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 PAGES: Final = tuple(sorted(key.removesuffix(".heading") for key in TEXTS["en"] if key.endswith(".heading")))
-"""Every page of the gateway's own has a heading."""
+"""Every page of the gateway has a heading."""
 
 _RELAYED: Final = tuple(("relayed", f"{number}xx") for number in range(1, 6))
 _OWN: Final = (
@@ -52,7 +52,7 @@ class WorkerMetrics:
 
     def __init__(self, row: "memoryview[float]") -> None:
         self._row = row
-        row[OPEN] = row[WEBSOCKETS] = 0.0  # a killed worker could not close its own
+        row[OPEN] = row[WEBSOCKETS] = 0.0  # a killed worker could not count these down
 
     def connected(self) -> None:
         self._row[ACCEPTED] += 1
@@ -78,7 +78,7 @@ class WorkerMetrics:
         row[LATENCY_SUM] += seconds
 
     def answered(self, reply: Reply) -> None:
-        """Count an answer that the gateway gave in place of an upstream."""
+        """Count a reply of the gateway itself."""
         if reply.page:
             self._count("page", reply.page)
         elif 300 <= reply.status < 400:
@@ -87,7 +87,7 @@ class WorkerMetrics:
             self._count("error", "5xx" if reply.status >= 500 else "4xx")
 
     def refused(self) -> None:
-        """Count a connection or request that was turned away before it was understood."""
+        """Count a connection or request that was refused before it was parsed."""
         self._count("refused")
 
     def upstream_failed(self) -> None:
@@ -98,7 +98,7 @@ class WorkerMetrics:
 
 
 class GatewayMetrics:
-    """The rows of all workers; made before they are forked."""
+    """Rows of all workers. Create them before the fork."""
 
     def __init__(self, workers: int) -> None:
         memory = memoryview(mmap.mmap(-1, _ROW * workers))
@@ -109,7 +109,7 @@ class GatewayMetrics:
         return WorkerMetrics(self._rows[number])
 
     def exposition(self) -> tuple[bytes, str]:
-        # Loaded when somebody asks: a gateway that is not scraped does without these 2 MB.
+        # Imported at the first scrape: a gateway that is not scraped saves these 2 MB.
         from prometheus_client import CollectorRegistry
         from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 

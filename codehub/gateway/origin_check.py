@@ -1,4 +1,4 @@
-"""Whose page asks: a workspace's own pages may, other workspaces' may not."""
+"""Check of the origin that sends a request: other workspaces' pages may not (ADR 0005)."""
 
 from typing import Final
 
@@ -9,21 +9,21 @@ _OWN_SITES: Final = (None, b"same-origin", b"none")
 
 
 def is_cross_origin(head: RequestHead, origins: Origins, own: str, workspace_id: str = "") -> bool:
-    """Whether another origin's page asks, other than by sending the person here.
+    """Return whether a page of another origin sends this request. Links that a person follows are fine.
 
-    Pages of one workspace, its IDE's and its ports', may ask each other. Where a browser sends no Origin
-    (pictures, styles, frames), the Referer tells, which no page can make say another origin than its own.
+    Pages of one workspace, its IDE's and its ports', may request each other. Where a browser sends no
+    Origin (images, styles, frames), the Referer counts, in which a page cannot claim another origin.
     """
     if head.is_navigation and (head.sends_fetch_metadata or b"origin" not in head.fields):
         return False
-    asking = asking_origin(head)
-    if asking in (b"", own.encode()) and head.fields.get(b"sec-fetch-site") in _OWN_SITES:
+    origin = requesting_origin(head)
+    if origin in (b"", own.encode()) and head.fields.get(b"sec-fetch-site") in _OWN_SITES:
         return False
-    return not workspace_id or not origins.is_of_workspace(asking.decode("latin-1"), workspace_id)
+    return not workspace_id or not origins.is_of_workspace(origin.decode("latin-1"), workspace_id)
 
 
-def asking_origin(head: RequestHead) -> bytes:
-    """Return the origin of the page that asks, or nothing when the browser does not name it."""
+def requesting_origin(head: RequestHead) -> bytes:
+    """Return the origin of the page that sends this, or nothing if the browser does not name it."""
     return head.fields.get(b"origin") or _origin_of(head.fields.get(b"referer", b""))
 
 

@@ -1,4 +1,4 @@
-"""The words of the gateway's pages, in the languages that CodeHub speaks."""
+"""Texts of the gateway's pages, in every language of CodeHub."""
 
 from typing import Final, Literal
 
@@ -37,9 +37,9 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "refused.heading": "That cannot be done now",
         "stopped.heading": "This workspace was stopped, or could not start",
         "stopped.button": "Start",
-        "room.full": "The home is full: {used} of {quota} used.",
-        "room.used": "The home has {used}.",
-        "room.largest": "This takes the most room:",
+        "disk.full": "The home is full: {used} of {quota} used.",
+        "disk.used": "The home uses {used}.",
+        "disk.largest": "This uses the most space:",
         "missing.heading": "Workspace not found",
         "missing.message": "It was deleted, or the address is not right.",
         "forbidden.heading": "This workspace belongs to someone else",
@@ -56,7 +56,7 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "token.message": "CodeHub did not pass it on, because the workspace would see the token. Remove the "
         "token from the address. If others have seen the address, revoke the token.",
         "ticket.heading": "This link does not open here",
-        "ticket.message": "It was handed out to another browser and opens a workspace only there. This also "
+        "ticket.message": "It was issued to another browser and opens a workspace only there. This also "
         "happens if your browser blocks cookies for {host}: allow them. The button opens the workspace here.",
         "ticket.button": "Open the workspace",
         "gone.heading": "The workspace does not answer",
@@ -66,18 +66,18 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "silent.container": "In a container it has to listen on 0.0.0.0; on 127.0.0.1 only the workspace "
         "itself reaches it.",
         "ports.heading": "Ports are off for this workspace",
-        "ports.message": "It was started without a network of its own, where its ports would be those of the "
-        "whole machine. On a machine that can give it one, stop and start it.",
+        "ports.message": "It was started without its own network, so its ports would be those of the whole "
+        "machine. On a machine that supports such a network, stop it and start it again.",
         "noport.heading": "There is no such port",
         "noport.message": "A port is a number from 1 to 65535, in plain digits.",
         "down.heading": "CodeHub does not answer",
         "down.message": "It may be starting. Try again in a moment.",
         "full.heading": "CodeHub has no disk space left",
-        "full.message": "Nothing could be saved, and nothing has changed. Ask an admin to make room on the "
+        "full.message": "Nothing could be saved, and nothing has changed. Ask an admin to free space on the "
         "disk of CodeHub, then try again.",
         "again": "Try again",
         "elsewhere.heading": "There is nothing at this address",
-        "elsewhere.message": "CodeHub lives at {url}.",
+        "elsewhere.message": "CodeHub is at {url}.",
         "WAITING": "Waiting to start…",
         "PROVISIONING": "Preparing the home…",
         "RESTORING": "Restoring the home from its archive…",
@@ -119,9 +119,9 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "refused.heading": "지금은 할 수 없습니다",
         "stopped.heading": "워크스페이스가 중지되었거나 시작하지 못했습니다",
         "stopped.button": "시작",
-        "room.full": "홈이 가득 찼습니다. {quota} 중 {used}를 쓰고 있습니다.",
-        "room.used": "홈의 크기는 {used}입니다.",
-        "room.largest": "가장 많은 공간을 차지하는 항목:",
+        "disk.full": "홈이 가득 찼습니다. {quota} 중 {used}를 쓰고 있습니다.",
+        "disk.used": "홈의 크기는 {used}입니다.",
+        "disk.largest": "가장 많은 공간을 차지하는 항목:",
         "missing.heading": "워크스페이스를 찾을 수 없습니다",
         "missing.message": "삭제되었거나 주소가 올바르지 않습니다.",
         "forbidden.heading": "다른 사람의 워크스페이스입니다",
@@ -175,7 +175,7 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
 
 
 def language_of(cookie: bytes, accepted: bytes) -> Language:
-    """The language chosen in the dashboard, else the first of the browser's that is spoken here."""
+    """Return the language chosen in the dashboard, or else the browser's first one of ours."""
     if cookie in (b"en", b"ko"):
         return "ko" if cookie == b"ko" else "en"
     for part in accepted.split(b","):

@@ -1,4 +1,4 @@
-"""Pages of the gateway's own: small, in the user's language, with everything escaped."""
+"""HTML pages of the gateway: small, in the user's language, with everything escaped."""
 
 import json
 import secrets
@@ -16,6 +16,7 @@ from codehub.domain.allowed_changes import RecoveryOption, recovery_options
 from codehub.domain.backends import left_alone_message
 from codehub.domain.disk import HomeRecord, size_text
 from codehub.domain.problems import Problem
+from codehub.domain.reserved_paths import FORM_PATH
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.gateway.config import Origins
@@ -24,34 +25,34 @@ from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.page_texts import TEXTS, language_of
 
-_ENTRANCE_LENGTH: Final = len("/w/") + 26
+_ENTRY_LENGTH: Final = len("/w/") + 26
 _FILES: Final = Path(__file__).parent / "pages"
 
 
 _REFRESH: Final = '<noscript><meta http-equiv="refresh" content="2"></noscript>'
-"""For a page that changes by itself; where scripts run, the script looks more closely."""
+"""Reloads a page that changes, for browsers that run no script. The script polls the API instead."""
 
 
 @dataclass(frozen=True)
 class PageAction:
-    """A button that asks the API for something, and then loads the page again.
+    """A button that sends a request to the API, and then reloads the page.
 
-    Where no script runs it is a form, which asks the gateway for `wish`.
+    Without scripts it is a form, which sends `form` to the gateway (page_forms.py).
     """
 
     label: str
     method: str
     path: str
     body: Mapping[str, str]
-    wish: Mapping[str, str]
+    form: Mapping[str, str]
     primary: bool = True
 
-    def html(self, place: str) -> str:
-        """As it stands in the page at this path."""
+    def html(self, path: str) -> str:
+        """Return the button for the page at this path."""
         kind = "primary" if self.primary else "plain"
         body = escape(json.dumps(self.body))
-        entrance, rest = place[:_ENTRANCE_LENGTH], place[_ENTRANCE_LENGTH:]
-        action = f"{entrance}/.codehub/do?{urlencode({**self.wish, 'to': rest})}"
+        entry, rest = path[:_ENTRY_LENGTH], path[_ENTRY_LENGTH:]
+        action = f"{entry}{FORM_PATH}?{urlencode({**self.form, 'to': rest})}"
         return (
             f'<form method="post" action="{escape(action)}">'
             f'<button class="{kind}" data-method="{self.method}" data-path="{escape(self.path)}" '
@@ -60,6 +61,8 @@ class PageAction:
 
 
 class Pages:
+    """Renderer of the pages."""
+
     def __init__(self, origins: Origins) -> None:
         self._origins = origins
         self._template = Template((_FILES / "page.html").read_text(encoding="utf-8"))
@@ -69,52 +72,52 @@ class Pages:
     def loading(self, head: RequestHead, workspace: Workspace, home: HomeRecord | None = None) -> Reply:
         page = _Page(head, "loading", name=workspace.name)
         step = workspace.operation.value if workspace.operation is not Operation.NONE else "WAITING"
-        step_line = f'<p class="soft" id="step" aria-live="polite">{page.say(step)}</p>'
+        step_line = f'<p class="soft" id="step" aria-live="polite">{page.text(step)}</p>'
         waits = f"<noscript>{_cause(workspace.error_message)}</noscript>" if workspace.error_message else ""
-        full = page.room(home) if home is not None and home.size.is_full else ""
+        full = page.disk_usage(home) if home is not None and home.size.is_full else ""
         details = f"{_progress(workspace)}{step_line}{waits}{full}"
-        words = {
-            name: page.say(name)
+        steps = {
+            name: page.text(name)
             for name in ("WAITING", *(item.value for item in Operation if item != "NONE"))
         }
-        data = {"poll": _api(workspace), "words": words}
+        data = {"pollWorkspace": _api(workspace), "steps": steps}
         return self._reply(200, page, details=details, data=data, refresh=True)
 
     def archived(self, head: RequestHead, workspace: Workspace) -> Reply:
         page = _Page(head, "archived", name=workspace.name)
-        actions = [_start(page.say("archived.button"), workspace)]
+        actions = [_start(page.text("archived.button"), workspace)]
         return self._reply(502, page, details=_cause(workspace.error_message), actions=actions)
 
     def pending(self, head: RequestHead, workspace: Workspace) -> Reply:
         page = _Page(head, "pending", name=workspace.name)
-        actions = [_start(page.say("pending.button"), workspace)]
+        actions = [_start(page.text("pending.button"), workspace)]
         return self._reply(502, page, details=_cause(workspace.error_message), actions=actions)
 
-    def stopped(self, head: RequestHead, situation: StatusPageData, cause: str) -> Reply:
-        """Show why a workspace does not run, and start it only when its owner asks for that."""
-        workspace = situation.workspace
+    def stopped(self, head: RequestHead, page_data: StatusPageData, cause: str) -> Reply:
+        """Explain why a workspace does not run, with a button to start it."""
+        workspace = page_data.workspace
         page = _Page(head, "stopped", name=workspace.name)
-        details = f"{_cause(cause)}{page.room(situation.home)}"
-        actions = [_start(page.say("stopped.button"), workspace)]
+        details = f"{_cause(cause)}{page.disk_usage(page_data.home)}"
+        actions = [_start(page.text("stopped.button"), workspace)]
         return self._reply(502, page, details=details, actions=actions)
 
     def left_alone(self, head: RequestHead, workspace: Workspace) -> Reply:
-        """The page of a workspace of another runtime or storage, which no visit wakes."""
+        """Explain that a workspace belongs to another runtime or storage, and cannot be started."""
         page = _Page(head, "backend", name=workspace.name)
         details = f'<p class="cause">{escape(left_alone_message(workspace) or "")}</p>'
-        return self._reply(502, page, details=details, again=True)
+        return self._reply(502, page, details=details, retry_link=True)
 
-    def error(self, head: RequestHead, situation: StatusPageData) -> Reply:
-        workspace = situation.workspace
+    def error(self, head: RequestHead, page_data: StatusPageData) -> Reply:
+        workspace = page_data.workspace
         page = _Page(head, "error", name=workspace.name)
-        cause = workspace.error_message or page.say("error.unknown")
+        cause = workspace.error_message or page.text("error.unknown")
         details = _cause(cause)
-        if situation.home is not None and situation.home.size.is_full:
-            details += page.room(situation.home)
+        if page_data.home is not None and page_data.home.size.is_full:
+            details += page.disk_usage(page_data.home)
         recover = f"{_api(workspace)}/recover"
         ways = recovery_options(workspace)
         actions = [
-            PageAction(page.say(f"error.{way}"), "POST", recover, {}, {"wish": "recover"})
+            PageAction(page.text(f"error.{way}"), "POST", recover, {}, {"wish": "recover"})
             for way in ways
             if way in (RecoveryOption.LOOK_AGAIN, RecoveryOption.HOME)
         ]
@@ -122,40 +125,40 @@ class Pages:
             return self._reply(502, page, details=details, actions=actions, refresh=not ways)
         rows = [
             page.row(
-                page.say("lost.archive").format(date=f"{archive.created_at:%Y-%m-%d %H:%M} UTC"),
+                page.text("lost.archive").format(date=f"{archive.created_at:%Y-%m-%d %H:%M} UTC"),
                 _recover(
-                    page.say("lost.restore"),
+                    page.text("lost.restore"),
                     recover,
                     {"from": "archive", "archive_op_id": archive.archive_op_id},
                 ),
             )
-            for archive in situation.archives
+            for archive in page_data.archives
         ]
-        details += f"<p>{escape(page.say('error.choose' if actions else 'lost.message'))}</p>{_list(rows)}"
-        actions.append(_recover(page.say("lost.empty"), recover, {"from": "empty"}, primary=False))
+        details += f"<p>{escape(page.text('error.choose' if actions else 'lost.message'))}</p>{_list(rows)}"
+        actions.append(_recover(page.text("lost.empty"), recover, {"from": "empty"}, primary=False))
         return self._reply(502, page, details=details, actions=actions)
 
-    def over_the_limit(self, head: RequestHead, why: str, counted: list[Workspace], place: str = "") -> Reply:
-        """`place` is the path of the page that led here, when it is not the one that was asked for."""
-        page = _Page(head, "limit", place=place)
+    def over_the_limit(self, head: RequestHead, why: str, counted: list[Workspace], path: str = "") -> Reply:
+        """List the running workspaces. `path` is the page to retry, if it is not the requested one."""
+        page = _Page(head, "limit", path=path)
         broken = [item for item in counted if item.phase is Phase.ERROR and item.request is None]
-        going = [
+        stopping = [
             item for item in counted if item.desired_state is not DesiredState.RUNNING and item not in broken
         ]
-        staying = [item for item in counted if item not in broken and item not in going]
-        rows = [_note(item.name, page.say("limit.going")) for item in going]
-        rows += [_note(item.name, page.say("limit.broken")) for item in broken]
-        rows += [page.row(item.name, _stop(page.say("limit.stop"), item)) for item in staying]
-        page.message = page.say("limit.message" if rows else "limit.others")
+        running = [item for item in counted if item not in broken and item not in stopping]
+        rows = [_note(item.name, page.text("limit.going")) for item in stopping]
+        rows += [_note(item.name, page.text("limit.broken")) for item in broken]
+        rows += [page.row(item.name, _stop(page.text("limit.stop"), item)) for item in running]
+        page.message = page.text("limit.message" if rows else "limit.others")
         details = f'<p class="soft">{escape(why)}</p>{_list(rows)}'
-        data = {"reload": bool(going)}
-        return self._reply(502, page, details=details, data=data, again=True, refresh=bool(going))
+        data = {"reload": bool(stopping)}
+        return self._reply(502, page, details=details, data=data, retry_link=True, refresh=bool(stopping))
 
-    def refused(self, head: RequestHead, problem: Problem, place: str) -> Reply:
-        """A wish that could not be fulfilled, and the way back."""
-        page = _Page(head, "refused", place=place)
+    def refused(self, head: RequestHead, problem: Problem, path: str) -> Reply:
+        """Explain why the gate refused a form, with a link back."""
+        page = _Page(head, "refused", path=path)
         page.message = problem.message
-        return self._reply(problem.status, page, again=True)
+        return self._reply(problem.status, page, retry_link=True)
 
     def missing(self, head: RequestHead) -> Reply:
         return self._reply(404, _Page(head, "missing"))
@@ -164,26 +167,26 @@ class Pages:
         return self._reply(403, _Page(head, "forbidden"))
 
     def unreachable(self, head: RequestHead, *, for_workspace: bool) -> Reply:
-        return self._reply(502, _Page(head, "gone" if for_workspace else "down"), again=True)
+        return self._reply(502, _Page(head, "gone" if for_workspace else "down"), retry_link=True)
 
     def two_sessions(self, head: RequestHead) -> Reply:
         page = _Page(head, "sessions")
         login = f"{self._origins.platform}/login"
-        return self._reply(400, page, details=_link(login, page.say("sessions.button")))
+        return self._reply(400, page, details=_link(login, page.text("sessions.button")))
 
     def too_many_cookies(self, head: RequestHead) -> Reply:
-        return self._reply(431, _Page(head, "cookies"), again=True)
+        return self._reply(431, _Page(head, "cookies"), retry_link=True)
 
     def token_in_address(self, head: RequestHead) -> Reply:
         return self._reply(400, _Page(head, "token"))
 
-    def other_browser(self, head: RequestHead, entrance: str) -> Reply:
-        """Refuse a link that was handed out to another browser, and offer the entrance instead."""
-        page = _Page(head, "ticket", place=entrance)
+    def other_browser(self, head: RequestHead, entry: str) -> Reply:
+        """Refuse a ticket that was issued to another browser, with a link to the entry."""
+        page = _Page(head, "ticket", path=entry)
         page.message = page.message.format(host=head.host)
-        return self._reply(403, page, details=_link(entrance, page.say("ticket.button")))
+        return self._reply(403, page, details=_link(entry, page.text("ticket.button")))
 
-    def no_port(self, head: RequestHead) -> Reply:
+    def no_such_port(self, head: RequestHead) -> Reply:
         return self._reply(404, _Page(head, "noport"))
 
     def ports_are_off(self, head: RequestHead) -> Reply:
@@ -192,19 +195,19 @@ class Pages:
     def nothing_listens(self, head: RequestHead, port: int, *, in_container: bool) -> Reply:
         page = _Page(head, "silent")
         page.heading = page.heading.format(port=port)
-        details = f"<p>{escape(page.say('silent.container'))}</p>" if in_container else ""
-        return self._reply(502, page, details=details, data={"knock": True}, again=True)
+        details = f"<p>{escape(page.text('silent.container'))}</p>" if in_container else ""
+        return self._reply(502, page, details=details, data={"pollPort": True}, retry_link=True)
 
     def unavailable(self, head: RequestHead) -> Reply:
-        return self._reply(503, _Page(head, "down"), again=True, retry=True)
+        return self._reply(503, _Page(head, "down"), retry_link=True, retry_after=True)
 
     def no_space(self, head: RequestHead) -> Reply:
-        """The page of a visit for which the database or Redis had no room to write."""
-        return self._reply(507, _Page(head, "full"), again=True, retry=True)
+        """Explain that the database or Redis has no disk space left."""
+        return self._reply(507, _Page(head, "full"), retry_link=True, retry_after=True)
 
     def misdirected(self, head: RequestHead) -> Reply:
         page = _Page(head, "elsewhere")
-        page.message = page.say("elsewhere.message").format(url=self._origins.platform)
+        page.message = page.text("elsewhere.message").format(url=self._origins.platform)
         return self._reply(421, page)
 
     def _reply(
@@ -215,13 +218,17 @@ class Pages:
         details: str = "",
         actions: Iterable[PageAction] = (),
         data: Mapping[str, object] | None = None,
-        again: bool = False,
-        retry: bool = False,
+        retry_link: bool = False,
+        retry_after: bool = False,
         refresh: bool = False,
     ) -> Reply:
         nonce = secrets.token_urlsafe(16)
-        links = f'<p><a href="{escape(page.again)}">{escape(page.say("again"))}</a></p>' if again else ""
-        spoken = {"unreachable": page.say("unreachable"), **(data or {})}
+        links = (
+            f'<p><a href="{escape(page.retry_url)}">{escape(page.text("again"))}</a></p>'
+            if retry_link
+            else ""
+        )
+        script_data = {"unreachable": page.text("unreachable"), **(data or {})}
         body = self._template.substitute(
             lang=page.language,
             title=f"{escape(page.heading)} · CodeHub",
@@ -232,56 +239,56 @@ class Pages:
             heading=escape(page.heading),
             message=escape(page.message),
             details=details,
-            actions="\n".join(action.html(page.place) for action in actions) + links,
+            actions="\n".join(action.html(page.path) for action in actions) + links,
             refresh=_REFRESH if refresh else "",
             home=escape(f"{self._origins.platform}/"),
-            home_label=escape(page.say("home")),
-            data=json.dumps(spoken).replace("<", "\\u003c"),
+            home_label=escape(page.text("home")),
+            data=json.dumps(script_data).replace("<", "\\u003c"),
         )
         headers = _headers(nonce, self._form_targets)
-        more = (("Retry-After", "2"),) if retry else ()
+        more = (("Retry-After", "2"),) if retry_after else ()
         return Reply(status, body.encode(), (*headers, *more), page=page.subject)
 
     @cached_property
     def _form_targets(self) -> str:
-        """Where a form may lead: a browser also asks for what its answer redirects to."""
+        """CSP sources of forms. Browsers check the redirects after a form against them, too."""
         if self._origins.path_mode:
             return "'self'"
         return f"'self' {self._origins.scheme}://*.{self._origins.apps_host}"
 
 
 class _Page:
-    """What one page says, in the language of the one who reads it."""
+    """The texts of one page, in the reader's language."""
 
-    def __init__(self, head: RequestHead, subject: str, name: str = "", place: str = "") -> None:
+    def __init__(self, head: RequestHead, subject: str, name: str = "", path: str = "") -> None:
         chosen = cookie_values(head.get(b"cookie"), b"lang")
         self.language = language_of(chosen[0] if chosen else b"", head.get(b"accept-language"))
         self.subject = subject
         self.name = name
-        self.again = place
-        self.place = place or head.target.decode()
-        self.heading = self.say(f"{subject}.heading")
+        self.retry_url = path
+        self.path = path or head.target.decode()
+        self.heading = self.text(f"{subject}.heading")
         self.message = self._texts.get(f"{subject}.message", "")
 
     @cached_property
     def _texts(self) -> dict[str, str]:
         return TEXTS[self.language]
 
-    def say(self, key: str) -> str:
+    def text(self, key: str) -> str:
         return self._texts[key]
 
-    def room(self, home: HomeRecord | None) -> str:
-        """What takes the room in a home, as it was last measured."""
+    def disk_usage(self, home: HomeRecord | None) -> str:
+        """Describe what uses the disk space of a home, as last measured."""
         if home is None or home.measured_at is None:
             return ""
         size = home.size
-        key = "room.full" if size.is_full else "room.used"
-        words = self.say(key).format(used=size_text(size.bytes), quota=size_text(size.quota_bytes))
+        key = "disk.full" if size.is_full else "disk.used"
+        message = self.text(key).format(used=size_text(size.bytes), quota=size_text(size.quota_bytes))
         rows = [_note(entry.name, size_text(entry.bytes)) for entry in size.largest]
-        return f"<p>{escape(words)} {escape(self.say('room.largest') if rows else '')}</p>{_list(rows)}"
+        return f"<p>{escape(message)} {escape(self.text('disk.largest') if rows else '')}</p>{_list(rows)}"
 
-    def row(self, words: str, action: PageAction) -> str:
-        return f"<li><span>{escape(words)}</span>{action.html(self.place)}</li>"
+    def row(self, label: str, action: PageAction) -> str:
+        return f"<li><span>{escape(label)}</span>{action.html(self.path)}</li>"
 
 
 def _headers(nonce: str, form_targets: str) -> tuple[tuple[str, str], ...]:
@@ -307,8 +314,8 @@ def _start(label: str, workspace: Workspace) -> PageAction:
 
 
 def _stop(label: str, workspace: Workspace) -> PageAction:
-    wish = {"wish": "stop", "workspace": workspace.id}
-    return PageAction(label, "PATCH", _api(workspace), {"desired_state": "STANDBY"}, wish)
+    form = {"wish": "stop", "workspace": workspace.id}
+    return PageAction(label, "PATCH", _api(workspace), {"desired_state": "STANDBY"}, form)
 
 
 def _recover(label: str, path: str, how: Mapping[str, str], *, primary: bool = True) -> PageAction:
@@ -316,10 +323,10 @@ def _recover(label: str, path: str, how: Mapping[str, str], *, primary: bool = T
 
 
 def _progress(workspace: Workspace) -> str:
-    moved = workspace.progress
-    if moved is None or not moved.total:
+    progress = workspace.progress
+    if progress is None or not progress.total:
         return "<progress></progress>"
-    return f'<progress value="{moved.bytes}" max="{moved.total}"></progress>'
+    return f'<progress value="{progress.bytes}" max="{progress.total}"></progress>'
 
 
 def _cause(message: str | None) -> str:
@@ -330,8 +337,12 @@ def _link(url: str, label: str) -> str:
     return f'<p><a class="button" href="{escape(url)}">{escape(label)}</a></p>'
 
 
-def _note(name: str, words: str) -> str:
-    return f"<li><span>{escape(name)}</span>{escape(words)}</li>"
+def _retry_link(page: _Page) -> str:
+    return f'<p><a href="{escape(page.retry_url)}">{escape(page.text("again"))}</a></p>'
+
+
+def _note(name: str, note: str) -> str:
+    return f"<li><span>{escape(name)}</span>{escape(note)}</li>"
 
 
 def _list(rows: list[str]) -> str:

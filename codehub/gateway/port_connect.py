@@ -1,7 +1,7 @@
-"""The way to a port in a workspace's own network: the workspace's keeper hands out sockets that lie in it.
+"""Connects to a port in a workspace's network, with a socket from its port broker (ADR 0013).
 
-A socket belongs to the network in which it was made, whoever connects it. The keeper speaks no protocol,
-and no byte of what follows passes through it.
+A socket belongs to the network namespace in which it was created, whichever process connects it. The
+broker speaks no protocol, and no byte of the connection passes through it.
 """
 
 import asyncio
@@ -14,27 +14,27 @@ _HANDED_OUT: Final = len(_LOOPBACK)
 _BUSY_SECONDS: Final = 0.02
 
 
-async def connect_through(door: str, port: int) -> socket.socket:
-    """A connection to whatever listens on the port, on either loopback address; OSError when nothing does."""
-    trouble: OSError = ConnectionRefusedError("the door was closed")
+async def connect_through(broker: str, port: int) -> socket.socket:
+    """Connect to the port on either loopback address. Raise OSError if nothing listens."""
+    failure: OSError = ConnectionRefusedError("the port broker handed out no socket")
     with contextlib.ExitStack() as unused:
-        for each in await _take_sockets(door):
+        for each in await _take_sockets(broker):
             unused.enter_context(each)
             try:
                 await asyncio.get_running_loop().sock_connect(each, (_LOOPBACK[each.family], port))
             except OSError as error:
-                trouble = error
+                failure = error
             else:
                 return each.dup()
-    raise trouble
+    raise failure
 
 
-async def _take_sockets(door: str) -> list[socket.socket]:
-    with socket.socket(socket.AF_UNIX) as asking:
-        asking.setblocking(False)
-        await _knock(asking, door)
-        await _readable(asking)
-        _, handed_out, *_ = socket.recv_fds(asking, 1, _HANDED_OUT)
+async def _take_sockets(broker: str) -> list[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        await _connect(client, broker)
+        await _wait_until_readable(client)
+        _, handed_out, *_ = socket.recv_fds(client, 1, _HANDED_OUT)
     made = [socket.socket(fileno=descriptor) for descriptor in handed_out]
     for each in made:
         each.set_inheritable(False)
@@ -42,21 +42,21 @@ async def _take_sockets(door: str) -> list[socket.socket]:
     return made
 
 
-async def _knock(asking: socket.socket, door: str) -> None:
-    """A Unix socket connects at once, or not at all when too many wait before it."""
+async def _connect(client: socket.socket, broker: str) -> None:
+    """Connect to a Unix socket, and retry while its queue is full."""
     while True:
         try:
-            asking.connect(door)
+            client.connect(broker)
             return
         except BlockingIOError:
             await asyncio.sleep(_BUSY_SECONDS)
 
 
-async def _readable(waiting: socket.socket) -> None:
+async def _wait_until_readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     arrived = asyncio.Event()
-    loop.add_reader(waiting, arrived.set)
+    loop.add_reader(connection, arrived.set)
     try:
         await arrived.wait()
     finally:
-        loop.remove_reader(waiting)
+        loop.remove_reader(connection)

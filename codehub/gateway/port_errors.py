@@ -14,13 +14,13 @@ class PortErrors:
 
     def no_such_port(self, head: RequestHead) -> Reply:
         if head.is_navigation:
-            return self._pages.no_port(head)
+            return self._pages.no_such_port(head)
         return reply.error(404, "NOT_FOUND", "A port is a number from 1 to 65535, in plain digits.")
 
     def off(self, head: RequestHead) -> Reply:
         if head.is_navigation:
             return self._pages.ports_are_off(head)
-        message = "Ports are off: this workspace was started without a network of its own."
+        message = "Ports are off: this workspace was started without its own network."
         return reply.error(502, "UPSTREAM_UNAVAILABLE", message)
 
     def unreachable(self, head: RequestHead, port: int, address: str) -> Reply:
@@ -33,6 +33,6 @@ class PortErrors:
 
 
 def _has_no_port_broker(address: str) -> bool:
-    """Return whether the workspace was started without a network of its own."""
+    """Return whether the workspace was started without its own network."""
     kind, _, where = address.partition(":")
     return kind == "broker" and not os.access(where.rpartition(":")[0], os.F_OK)

@@ -9,7 +9,7 @@ REMEMBERED: Final = 1024
 
 
 class TrustedProxies:
-    """Set of addresses and networks. The answers for the latest peers are cached: each request asks."""
+    """Set of addresses and networks, with a cache for the last peers: every request needs the answer."""
 
     def __init__(self, networks: Sequence[IPv4Network | IPv6Network] = ()) -> None:
         self._networks = networks

@@ -1,12 +1,12 @@
-"""WebSocket frames (RFC 6455, 5.2), read beside the relay: what passes is never changed."""
+"""Reads WebSocket frames (RFC 6455, 5.2) beside the relay, which does not change them."""
 
 from collections.abc import Callable
 from typing import Final
 
 PIECE: Final = 1 << 10
-"""A payload is read in pieces of so many bytes."""
+"""The size of the pieces in which a payload is read."""
 BUDGET: Final = PIECE
-"""What one call reads: bytes of payload, where each frame counts for FRAME_COST more."""
+"""How much one call reads (ADR 0024): bytes of payload, plus FRAME_COST for each frame."""
 FRAME_COST: Final = 128
 _LONGEST_HEADER: Final = 14
 _FIRST_CONTROL_OPCODE: Final = 8
@@ -15,7 +15,7 @@ OnData = Callable[[bytes, bool], None]
 
 
 class FrameReader:
-    """Calls back with the payload of each data frame, in pieces, up to `capture` bytes of it.
+    """Parser that calls back with the payload of each data frame, in pieces, up to `capture` bytes.
 
     The second argument is true for the first piece of a frame.
     """
@@ -29,12 +29,12 @@ class FrameReader:
         self._capture = capture
         self._header = b""
         self._payload = bytearray()
-        """Of the piece that is coming in."""
+        """The current piece."""
         self._mask = b""
         self._left = 0
-        """Bytes of the frame that have not come in yet."""
+        """Bytes of the frame that have not arrived yet."""
         self._room = 0
-        """How many of them are captured."""
+        """How many of them to capture."""
         self._begins = True
         self._control = False
 
@@ -100,7 +100,7 @@ class FrameReader:
         return position + length - held
 
     def _complete_piece(self) -> None:
-        """Hand over a piece. Its length is a multiple of the mask's unless it is the last one."""
+        """Call back with a piece. Its length is a multiple of the mask's unless it is the last one."""
         payload, begins = bytes(self._payload), self._begins
         self._payload.clear()
         self._begins = False

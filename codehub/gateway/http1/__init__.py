@@ -1,1 +1,1 @@
-"""HTTP/1.1: parsed, checked, and relayed to the API and to workspaces."""
+"""HTTP/1.1 (RFC 9112): parses, checks and relays messages."""

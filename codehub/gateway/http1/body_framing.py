@@ -1,4 +1,4 @@
-"""Where a message body ends (RFC 9112, 6 and 7). Bodies are relayed as they are; this only counts."""
+"""Finds where a message body ends (RFC 9112, 6 and 7). Bodies are relayed unchanged."""
 
 import re
 from typing import Final, Protocol
@@ -6,11 +6,11 @@ from typing import Final, Protocol
 MAX_LINE: Final = 8 * 1024
 MAX_TRAILERS: Final = 32 * 1024
 LINES: Final = 16
-"""How many lines of a chunked body one call reads: eight chunks, which take about 15 us."""
+"""How many lines of a chunked body one call reads (ADR 0024): eight chunks, which take about 15 us."""
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*)?\r\n")
-# RFC 9110, 6.5.1: what frames, routes, authenticates or names the sender is of no use behind a body. A server
-# that adds trailers to the fields (uvicorn does) would take it for what the gateway itself said.
-_NO_TRAILER = re.compile(
+# Fields for framing, routing, authentication or the sender's name may not be trailers (RFC 9110, 6.5.1). A
+# server that merges trailers into the fields (as uvicorn does) would believe that the gateway sent them.
+_FORBIDDEN_TRAILER = re.compile(
     rb"(?i:content-|transfer-|host:|connection:|keep-alive:|proxy|te:|trailer:|upgrade:|expect:|cookie:|set-cookie"
     rb"|authorization:|origin:|sec-|forwarded:|x[-_]forwarded|x[-_]codehub|x-real-ip:|x-original-url:|x-rewrite-url:|alt-svc:"
     rb"|clear-site-data:|service-worker-allowed:)"
@@ -19,20 +19,24 @@ _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n")
 
 
 class FramingError(Exception):
-    """The body does not keep to its framing."""
+    """The body violates its framing."""
 
 
 class Body(Protocol):
+    """Counter of the bytes of one body."""
+
     done: bool
 
     def feed(self, data: bytes | memoryview) -> int:
         """Return the number of bytes of `data` that belong to this body.
 
-        Fewer than all, while the body is not done, is as much as one call may read: the rest comes again.
+        If the body is not done and bytes are left, one call may not read more: feed the rest later.
         """
 
 
 class LengthBody:
+    """A body with a Content-Length."""
+
     __slots__ = ("done", "left")
 
     def __init__(self, length: int) -> None:
@@ -47,6 +51,8 @@ class LengthBody:
 
 
 class UntilCloseBody:
+    """A response body that ends with its connection."""
+
     __slots__ = ("done",)
 
     def __init__(self) -> None:
@@ -57,6 +63,8 @@ class UntilCloseBody:
 
 
 class ChunkedBody:
+    """A body with the chunked transfer coding (RFC 9112, 7.1)."""
+
     __slots__ = ("_left", "_line", "_state", "_trailers", "done")
 
     _SIZE_LINE, _DATA, _DATA_END, _TRAILERS = range(4)
@@ -114,8 +122,8 @@ class ChunkedBody:
         self._trailers += len(line)
         if self._trailers > MAX_TRAILERS or not _TRAILER.fullmatch(line):
             raise FramingError("not a valid trailer")
-        if _NO_TRAILER.match(line):
-            raise FramingError("a field that may not stand in a trailer")
+        if _FORBIDDEN_TRAILER.match(line):
+            raise FramingError("a field that is not allowed in a trailer")
 
 
 def request_body(length: int, chunked: bool) -> Body:

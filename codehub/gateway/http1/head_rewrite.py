@@ -1,4 +1,4 @@
-"""Heads on their way through: hop-by-hop fields end here, credentials never reach a workspace."""
+"""Rewrites request heads: removes hop-by-hop fields, and credentials from requests to workspaces."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -8,24 +8,24 @@ from codehub.gateway.cookies import without_platform_cookies
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.platform_tokens import may_hold_token, without_tokens
 
-# RFC 9110, 7.6.1, and every field by which a client could claim to be, or to have come, elsewhere.
+# Hop-by-hop fields (RFC 9110, 7.6.1), and fields by which a client could claim another address or URL.
 _DROPPED: Final = frozenset(
     b"connection keep-alive proxy-connection proxy-authorization te trailer upgrade transfer-encoding "
     b"http2-settings proxy forwarded x-real-ip x-original-url x-rewrite-url".split()
 )
-_CLAIMS: Final = (b"x-forwarded", b"x-codehub-")
+_FORWARDING_PREFIXES: Final = (b"x-forwarded", b"x-codehub-")
 _X: Final = ord("x")
 _NEVER_NOMINATED: Final = frozenset(
     b"host content-length transfer-encoding cookie authorization origin "
     b"sec-fetch-site sec-fetch-mode sec-fetch-dest".split()
 )
-"""Fields that somebody behind this door decides by: naming them in Connection does not remove them."""
+"""Fields that the API or a workspace relies on: naming them in Connection does not remove them."""
 _MERGED: Final = frozenset((b"cookie", b"sec-websocket-extensions"))
-"""Fields of which a workspace gets one line, after all of them were looked through."""
+"""Fields whose lines are filtered together, and sent to a workspace as one."""
 
 
 class Forwarding:
-    """What the upstream is told about where a request came from."""
+    """The X-Forwarded fields of a request."""
 
     __slots__ = ("client", "host", "prefix", "proto")
 
@@ -85,7 +85,7 @@ def _request(
     lines += [
         name + b": " + value
         for name, value in (*fields.items(), *repeated)
-        if name not in dropped and not (name[0] == _X and _claims_its_way(name))
+        if name not in dropped and not (name[0] == _X and _is_forwarding_field(name))
     ]
     if websocket:
         lines.append(b"connection: Upgrade\r\nupgrade: websocket")
@@ -102,9 +102,9 @@ def _request(
     return b"\r\n".join(lines)
 
 
-def _claims_its_way(name: bytes) -> bool:
-    """X-Forwarded-anything, and CodeHub's own; CGI and its descendants take an underscore for a hyphen."""
-    return name.replace(b"_", b"-").startswith(_CLAIMS)
+def _is_forwarding_field(name: bytes) -> bool:
+    """Return whether this is an X-Forwarded or X-CodeHub field. CGI reads underscores as hyphens."""
+    return name.replace(b"_", b"-").startswith(_FORWARDING_PREFIXES)
 
 
 def _nominated(head: RequestHead) -> frozenset[bytes]:

@@ -1,4 +1,4 @@
-"""The request head: parsed by llhttp, and held to what every HTTP implementation reads in one way."""
+"""Request heads: parsed by llhttp, and restricted to what all HTTP implementations read alike."""
 
 import re
 from typing import Final
@@ -7,10 +7,10 @@ import httptools
 
 MAX_HEAD: Final = 64 * 1024
 MAX_COOKIE: Final = 12 * 1024
-"""Node, which code-server runs on, refuses a head of 16 KiB without a word."""
+"""Node, on which code-server runs, closes the connection on a head of 16 KiB."""
 _CONTROL: Final = bytes(range(9)) + b"\x0b\x0c" + bytes(range(14, 32)) + b"\x7f"
 _LINE = re.compile(rb"[A-Z]+ [!-~\x80-\xff]+ HTTP/[0-9]\.[0-9]\r\n")
-"""llhttp also takes further spaces, and the names of protocols that only resemble HTTP."""
+"""llhttp also accepts more spaces, and the names of protocols that resemble HTTP."""
 _TARGET = re.compile(rb"[!-\"$-~]+")  # printable, without a fragment
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _HOST = re.compile(rb"(?:[a-zA-Z0-9._-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(?::[0-9]{1,5})?")
@@ -23,11 +23,11 @@ _ONCE: Final = frozenset(
     b"host content-length transfer-encoding upgrade origin authorization content-type expect "
     b"sec-fetch-site sec-fetch-mode sec-fetch-dest sec-websocket-key sec-websocket-version".split()
 )
-"""Fields that decide something here: two of them would leave open which one decides."""
+"""Fields that the gateway decides by. Two lines of one could be read in two ways."""
 
 
 class BadRequestError(Exception):
-    """A request that two implementations could read in two ways; it goes no further."""
+    """A request that two implementations could read in two ways; it is not relayed."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -76,7 +76,7 @@ class RequestHead:
             self.fields[name] = value
 
     def get(self, name: bytes) -> bytes:
-        """The field's value, or nothing; lines of a repeated field are joined as a list."""
+        """Return the field's value, or nothing. Lines of a repeated field are joined as a list."""
         value = self.fields.get(name, b"")
         if self.repeated:
             separator = b"; " if name == b"cookie" else b", "
@@ -101,11 +101,11 @@ class RequestHead:
 
     @property
     def is_navigation(self) -> bool:
-        """A person opening a page in a tab: the one request that may wake a workspace."""
+        """Whether a person opens a page in a tab. Only such a request may wake a workspace."""
         if self.method != b"GET" or self.wants_websocket:
             return False
         if b"prefetch" in self.fields.get(b"sec-purpose", b""):
-            return False  # what a browser loads ahead, nobody has opened yet
+            return False  # the browser loads it ahead of time
         if self.sends_fetch_metadata:
             fields = self.fields
             return (
@@ -115,14 +115,14 @@ class RequestHead:
 
 
 def parse_head(data: bytes) -> RequestHead:
-    """The head in `data`, which ends with its empty line; BadRequestError for all that is not plain."""
+    """Parse a head that ends with its empty line. Raise BadRequestError if it is ambiguous."""
     _check_lines(data)
     head = RequestHead()
     parser = httptools.HttpRequestParser(head)
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade:
-        pass  # the tunnel begins only when the upstream agrees
+        pass  # the tunnel begins only after the upstream's 101
     except httptools.HttpParserCallbackError as error:
         if isinstance(error.__context__, BadRequestError):
             raise error.__context__ from None
@@ -138,7 +138,7 @@ def parse_head(data: bytes) -> RequestHead:
 
 
 def parse_beginning(data: bytes) -> RequestHead | None:
-    """Return what came of a head that is too large; None when that is not plain. It goes no further."""
+    """Return the beginning of a head that is too large, or None if it is ambiguous. It is not relayed."""
     try:
         return parse_head(data[:MAX_HEAD].rstrip(b"\r\n") + b"\r\n\r\n")
     except BadRequestError:
@@ -146,7 +146,7 @@ def parse_beginning(data: bytes) -> RequestHead | None:
 
 
 def looks_broken(data: bytes) -> bool:
-    """Whether an unfinished head can never become a good one."""
+    """Return whether an unfinished head can never become valid."""
     return data.count(b"\n") != data.count(b"\r\n") or b"\x00" in data
 
 
@@ -167,12 +167,12 @@ def _minor_version(version: str) -> int:
         return 1
     if version == "1.0":
         return 0
-    raise BadRequestError("this HTTP version is not spoken here", 505)
+    raise BadRequestError("this HTTP version is not supported", 505)
 
 
 def _check_line(head: RequestHead) -> None:
     if head.method not in _METHODS:
-        raise BadRequestError("this method is not known here")
+        raise BadRequestError("this method is not supported")
     host = head.fields.get(b"host")
     if not host or not _HOST.fullmatch(host):
         raise BadRequestError("no valid Host field")
@@ -184,7 +184,7 @@ def _check_line(head: RequestHead) -> None:
 
 
 def _origin_form(target: bytes, host: bytes) -> bytes:
-    """RFC 9112, 3.2.2: the absolute form is accepted when it says the same as Host."""
+    """Return the path of an absolute form, which must agree with Host (RFC 9112, 3.2.2)."""
     scheme, separator, rest = target.partition(b"://")
     authority, slash, path = rest.partition(b"/")
     if not separator or scheme.lower() not in (b"http", b"https") or authority.lower() != host.lower():
@@ -193,14 +193,14 @@ def _origin_form(target: bytes, host: bytes) -> bytes:
 
 
 def _check_framing(head: RequestHead) -> None:
-    """RFC 9112, 6.3, without its leniencies."""
+    """Apply the rules of RFC 9112, 6.3, without the lenient ones."""
     length = head.fields.get(b"content-length")
     coding = head.fields.get(b"transfer-encoding")
     if coding is not None:
         if length is not None:
             raise BadRequestError("both Content-Length and Transfer-Encoding")
         if coding.lower() != b"chunked" or head.minor == 0:
-            raise BadRequestError("this Transfer-Encoding is not understood")
+            raise BadRequestError("this Transfer-Encoding is not supported")
         head.chunked = True
     elif length is not None:
         if not _LENGTH.fullmatch(length):

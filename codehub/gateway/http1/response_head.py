@@ -1,4 +1,4 @@
-"""The response head of an upstream: checked, since a workspace may send anything, and its framing."""
+"""Response heads of upstreams: checks them, because a workspace may send anything, and rewrites them."""
 
 import re
 from functools import lru_cache
@@ -18,12 +18,11 @@ _LENGTH = re.compile(rb"[0-9]{1,18}")
 _NO_CONTENT: Final = 204
 _NOT_MODIFIED: Final = 304
 
-# RFC 9110, 7.6.1; and fields that frame or manage this one connection.
+# Hop-by-hop fields (RFC 9110, 7.6.1).
 _HOP_BY_HOP: Final = frozenset(
     b"connection keep-alive proxy-connection proxy-authenticate proxy-authentication-info te trailer upgrade "
     b"transfer-encoding".split()
 )
-# A workspace may not clear the platform's storage or move its origin elsewhere.
 _SERVICE_WORKER: Final = b"service-worker-allowed"
 """On an origin that workspaces share with the platform, a service worker stays below its own path."""
 _REFUSED_FROM_WORKSPACE: Final = frozenset(
@@ -32,23 +31,26 @@ _REFUSED_FROM_WORKSPACE: Final = frozenset(
         b"strict-transport-security",
     )
 )  # fmt: skip
+"""A workspace may not clear the platform's storage, or move its origin elsewhere."""
 _FRAME_OPTIONS: Final = b"x-frame-options"
-_DECIDING = re.compile(
+_RELEVANT_LINE = re.compile(
     rb"\n(?i:(%b)):[ \t]*([^\r]*)"
     % b"|".join([*_HOP_BY_HOP, *_REFUSED_FROM_WORKSPACE, b"content-length", b"set-cookie", _FRAME_OPTIONS])
 )
-"""The lines that decide something here. Most do not, and pass unread."""
+"""The lines that the gateway reads. Most others are relayed unread."""
 
 
 class BadResponseError(Exception):
-    """The upstream's answer is not HTTP that can be passed on."""
+    """The upstream's response is not HTTP that can be relayed."""
 
 
 class ResponseHead:
+    """A response head that passed every check. It caches its rewritten forms."""
+
     __slots__ = (
         "_data",
-        "_deciding",
         "_for_client",
+        "_relevant_lines",
         "connection",
         "frame_options",
         "length",
@@ -67,14 +69,14 @@ class ResponseHead:
         self.length: int | None = None
         self.transfer_encoding = b""
         self._data = data
-        self._deciding: list[tuple[bytes, re.Match[bytes]]] = []
+        self._relevant_lines: list[tuple[bytes, re.Match[bytes]]] = []
         self._for_client: dict[tuple[bool, bool, bool], bytes] = {}
         self._read_lines()
 
     def _read_lines(self) -> None:
-        for line in _DECIDING.finditer(self._data):
+        for line in _RELEVANT_LINE.finditer(self._data):
             name = line[1].lower()
-            self._deciding.append((name, line))
+            self._relevant_lines.append((name, line))
             if name == b"content-length":
                 self._take_length(line[2].rstrip())
             elif name == b"connection":
@@ -103,7 +105,7 @@ class ResponseHead:
         return self.status < 200 or self.status == _NO_CONTENT
 
     def body(self, method: bytes) -> Body:
-        """RFC 9112, 6.3, in its order."""
+        """Return the framing of the body, by the rules of RFC 9112, 6.3, in their order."""
         if method == b"HEAD" or self._bodyless or self.status == _NOT_MODIFIED:
             return LengthBody(0)
         if self.transfer_encoding:
@@ -119,22 +121,22 @@ class ResponseHead:
     def for_client(
         self, *, from_workspace: bool, own_origin: bool, close: bool, policy: ResponsePolicy | None = None
     ) -> bytes:
-        """The head as it goes on: what concerns the upstream's connection ends here.
+        """Return the head for the client, without the fields of the upstream's connection.
 
-        `own_origin`: the workspace shares its origin with nobody.
+        `own_origin`: the workspace has an origin for itself.
         """
         key = from_workspace, own_origin, close
-        made = self._for_client.get(key)
-        if made is None:
-            made = self._for_client[key] = self._rewritten(from_workspace, own_origin, close)
+        rewritten = self._for_client.get(key)
+        if rewritten is None:
+            rewritten = self._for_client[key] = self._rewrite(from_workspace, own_origin, close)
         if policy is None or self.status < 200:
-            return made
-        return b"%b%b\r\n" % (made[:-2], policy.lines(self.frame_options))
+            return rewritten
+        return b"%b%b\r\n" % (rewritten[:-2], policy.lines(self.frame_options))
 
-    def _rewritten(self, from_workspace: bool, own_origin: bool, close: bool) -> bytes:
+    def _rewrite(self, from_workspace: bool, own_origin: bool, close: bool) -> bytes:
         parts, position = [b"HTTP/1.1 "], 9
-        for name, line in self._deciding:
-            if self._ends_here(name, line, from_workspace=from_workspace, own_origin=own_origin):
+        for name, line in self._relevant_lines:
+            if self._is_removed(name, line, from_workspace=from_workspace, own_origin=own_origin):
                 parts.append(self._data[position : line.start() + 1])
                 position = line.end() + 2
         parts.append(self._data[position:-2])
@@ -148,7 +150,7 @@ class ResponseHead:
         parts.append(b"\r\n")
         return b"".join(parts)
 
-    def _ends_here(
+    def _is_removed(
         self, name: bytes, line: re.Match[bytes], *, from_workspace: bool, own_origin: bool
     ) -> bool:
         if name == b"content-length":
@@ -161,8 +163,8 @@ class ResponseHead:
 
 
 def parse_response(data: bytes) -> ResponseHead:
-    """Upstreams repeat themselves, so what the bytes say is remembered; long heads would fill the memory."""
-    return _remembered(data) if len(data) <= SHORT else _parse(data)
+    """Parse a head, or return the cached result: upstreams repeat heads. Long ones are not cached."""
+    return _parse_cached(data) if len(data) <= SHORT else _parse(data)
 
 
 def _parse(data: bytes) -> ResponseHead:
@@ -175,11 +177,11 @@ def _parse(data: bytes) -> ResponseHead:
     return head
 
 
-_remembered = lru_cache(maxsize=256)(_parse)
+_parse_cached = lru_cache(maxsize=256)(_parse)
 
 
 def _without_nominated(data: bytes, connection: bytes) -> bytes:
-    """RFC 9110, 7.6.1: fields that Connection names concern this one connection, too."""
+    """Remove the fields that Connection names, which are hop-by-hop, too (RFC 9110, 7.6.1)."""
     nominated = {option.strip() for option in connection.split(b",")} - {
         b"",
         b"content-length",

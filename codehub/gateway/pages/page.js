@@ -2,7 +2,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const problem = document.getElementById("problem");
 
-async function ask(button) {
+async function send(button) {
   button.disabled = true;
   problem.hidden = true;
   try {
@@ -12,8 +12,8 @@ async function ask(button) {
       body: button.dataset.body,
     });
     if (answer.ok) return location.reload();
-    const said = await answer.json();
-    problem.textContent = said.error.message;
+    const body = await answer.json();
+    problem.textContent = body.error.message;
   } catch {
     problem.textContent = data.unreachable;
   }
@@ -23,23 +23,23 @@ async function ask(button) {
 
 for (const button of document.querySelectorAll("button[data-path]")) {
   button.addEventListener("click", (event) => {
-    event.preventDefault(); // the form around it is for those without this script
-    ask(button);
+    event.preventDefault(); // the form around it is for browsers without scripts
+    send(button);
   });
 }
 
 function show(workspace) {
   const bar = document.querySelector("progress");
-  const moved = workspace.progress;
-  if (moved && moved.total) {
-    bar.max = moved.total;
-    bar.value = moved.bytes;
+  const progress = workspace.progress;
+  if (progress && progress.total) {
+    bar.max = progress.total;
+    bar.value = progress.bytes;
   } else {
     bar.removeAttribute("value");
   }
-  const waiting = workspace.operation === "NONE" ? data.words.WAITING : data.words[workspace.operation];
-  const amount = moved && moved.bytes ? ` (${(moved.bytes / 1e6).toFixed(1)} MB)` : "";
-  document.getElementById("step").textContent = waiting + amount;
+  const step = workspace.operation === "NONE" ? data.steps.WAITING : data.steps[workspace.operation];
+  const amount = progress && progress.bytes ? ` (${(progress.bytes / 1e6).toFixed(1)} MB)` : "";
+  document.getElementById("step").textContent = step + amount;
   problem.textContent = workspace.error_message ?? "";
   problem.hidden = !workspace.error_message;
 }
@@ -49,9 +49,9 @@ function isSettled(workspace) {
   return workspace.phase === "RUNNING" || workspace.phase === "ERROR" || workspace.desired_state !== "RUNNING";
 }
 
-async function watch() {
+async function pollWorkspace() {
   try {
-    const answer = await fetch(data.poll, { cache: "no-store" });
+    const answer = await fetch(data.pollWorkspace, { cache: "no-store" });
     if (answer.status === 401 || answer.status === 404) return location.reload();
     if (answer.ok) {
       const workspace = await answer.json();
@@ -61,21 +61,21 @@ async function watch() {
   } catch {
     document.getElementById("step").textContent = data.unreachable;
   }
-  setTimeout(watch, 1000);
+  setTimeout(pollWorkspace, 1000);
 }
 
-// Asked without navigating: a tab that is left open must not wake its workspace.
-async function knock() {
+// This is not a navigation: a tab that is left open must not wake its workspace.
+async function pollPort() {
   try {
     const answer = await fetch(location.href, { cache: "no-store", redirect: "manual" });
     if (answer.status === 503) return;
     if (answer.status !== 502) return location.reload();
   } catch {
-    // CodeHub itself is away; it is asked again.
+    // CodeHub does not answer: try again.
   }
-  setTimeout(knock, 2000);
+  setTimeout(pollPort, 2000);
 }
 
-if (data.knock) setTimeout(knock, 1000);
-if (data.poll) setTimeout(watch, 500);
+if (data.pollPort) setTimeout(pollPort, 1000);
+if (data.pollWorkspace) setTimeout(pollWorkspace, 500);
 if (data.reload) setTimeout(() => location.reload(), 2000);

@@ -227,7 +227,7 @@ class _Held:
                 "routes": len(route_cache._routes.known),
                 "lookups": len(route_cache._visitors._lookups) + len(route_cache._routes._lookups),
                 "seen": len(gateway.recorder._seen),
-                "watched": len(gateway.recorder._watched),
+                "inspectors": len(gateway.recorder._inspectors),
                 "checks": len(gateway.revocation._checks),
             },
         }

@@ -53,7 +53,7 @@ def test_what_cannot_be_served_is_told_in_a_sentence(files: CertificateFiles, di
         with pytest.raises(RequirementError):
             require_certificate(settings(given))
         (finding,) = check_certificate(settings(given))
-        assert finding.level is Severity.FAIL and words in finding.words
+        assert finding.level is Severity.FAIL and words in finding.message
 
 
 def test_names_that_a_certificate_covers(files: CertificateFiles, directory: Path) -> None:
@@ -73,7 +73,7 @@ def test_the_doctor_looks_at_names_and_age(files: CertificateFiles, directory: P
     assert [finding.level for finding in check_certificate(settings(files))] == [Severity.OK, Severity.OK]
     elsewhere = settings(files, apps_domain="other.example.org:8443")
     names, _ = check_certificate(elsewhere)
-    assert names.level is Severity.WARN and "does not name *.other.example.org:" in names.words
+    assert names.level is Severity.WARN and "does not name *.other.example.org:" in names.message
     assert check_certificate(settings(files, apps_domain=""))[0].level is Severity.OK
     _, age = check_certificate(settings(issue(directory, "old", names=NAMES, days=13)))
     assert age.level is Severity.WARN and "renew" in age.advice

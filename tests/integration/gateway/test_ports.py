@@ -308,7 +308,7 @@ async def test_where_nothing_listens_a_page_says_so(origin: World, app: App) -> 
         more = f"{NAVIGATE}Accept-Language: {language}\r\n"
         head, body = await origin.ask(to_port(origin, port, "/x", more))
         assert status(head) == 502 and words in body.decode()
-        assert '"knock": true' in body.decode() and "0.0.0.0" not in body.decode()
+        assert '"pollPort": true' in body.decode() and "0.0.0.0" not in body.decode()
     head, body = await origin.ask(to_port(origin, port, more=FETCH))
     assert status(head) == 502 and f"port {port}".encode() in body
     assert not origin.gateway.recorder.collect(), "waiting for an app is no activity"

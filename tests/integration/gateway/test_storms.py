@@ -153,7 +153,7 @@ async def test_sockets_whose_upstream_dies_come_back(workspace: Runner) -> None:
         await until(lambda: gateway.descriptors() <= descriptors, "the gateway to close the rest")
         tables = (await gateway.census())["tables"]
         assert not any(
-            tables[name] for name in ("connections", "live sessions", "live workspaces", "watched")
+            tables[name] for name in ("connections", "live sessions", "live workspaces", "inspectors")
         )
         assert gateway.resident() - memory < 16 << 20
 

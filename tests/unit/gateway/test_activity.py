@@ -78,7 +78,7 @@ def sees(*messages: bytes) -> bool:
     for item in messages[:-1]:
         read(reader, frame(item))
     recorder.collect()
-    recorder._watched.clear()
+    recorder._inspectors.clear()
     read(reader, frame(messages[-1]))
     return WORKSPACE in recorder.collect()
 
