@@ -56,7 +56,8 @@ def admit_workspace(counts: WorkspaceCounts, limits: Limits) -> None:
     if counts.living + counts.trash >= 2 * most:
         raise WorkspaceLimitExceeded(
             f"You have {counts.living} workspaces and {counts.trash} in the trash; the limit for both "
-            f"together is {2 * most}. Restore one from the trash, or wait until the oldest have left the trash."
+            f"together is {2 * most}. Restore one from the trash instead, or wait until the oldest have left "
+            "the trash."
         )
 
 

@@ -143,7 +143,7 @@ def _stop_container_before_archive(workspace: Workspace, observation: Observatio
 
 
 def _fail_and_archive_again(workspace: Workspace, message: str, context: Context) -> Decision:
-    """End the operation, so that another claim archives the changed home into a new archive (ADR 0015)."""
+    """End the operation, so that another claim archives the changed home again (ADR 0015)."""
     decision = record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)
     return replace(decision, after=without_operation(decision.after))
 
