@@ -73,7 +73,8 @@ class PageForms:
         return None if visitor is None or visitor.expires_at <= time.time() else visitor
 
     async def _apply(self, workspace_id: str, visitor: Visitor, address: str, values: dict[str, str]) -> None:
-        source, action = self._route_cache.source, values.get("wish", "")
+        source = self._route_cache.source
+        action = values.get("wish", "")  # the name that pages of older versions send
         target_id = values.get("workspace", workspace_id)
         await self._check_owner(target_id, visitor)
         if action == "start":

@@ -223,11 +223,7 @@ class Pages:
         refresh: bool = False,
     ) -> Reply:
         nonce = secrets.token_urlsafe(16)
-        links = (
-            f'<p><a href="{escape(page.retry_url)}">{escape(page.text("again"))}</a></p>'
-            if retry_link
-            else ""
-        )
+        links = _retry_link(page) if retry_link else ""
         script_data = {"unreachable": page.text("unreachable"), **(data or {})}
         body = self._template.substitute(
             lang=page.language,

@@ -13,7 +13,7 @@ from codehub.gateway.pages import Pages
 
 
 class Refusals:
-    """Builder of the replies that depend on who asks and how."""
+    """Builder of the replies that depend on the client or the session."""
 
     def __init__(self, origins: Origins, pages: Pages) -> None:
         self._origins = origins

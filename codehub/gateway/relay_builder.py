@@ -12,6 +12,8 @@ from codehub.gateway.workspace_request import WorkspaceRequest
 
 
 class RelayBuilder:
+    """Builder of the relays of permitted requests."""
+
     def __init__(self, config: GatewayConfig, recorder: ActivityRecorder) -> None:
         self._config = config
         self._origins = config.origins
@@ -65,7 +67,7 @@ class RelayBuilder:
         return Forwarding(self._client_address(head, peer), head.host, self._origins.scheme)
 
     def client_text(self, head: RequestHead, peer: str) -> str:
-        """Return the address of the client, or what the trusted proxy in front says it is."""
+        """Return the client's address, which a trusted proxy in front may name."""
         return self._client_address(head, peer).decode("latin-1")
 
     def _client_address(self, head: RequestHead, peer: str) -> bytes:

@@ -1,6 +1,6 @@
 """Entry of a workspace: its page on the platform, and the ticket that leads to its origin.
 
-ADR 0005 says why each workspace has an origin, ADR 0022 how a ticket is bound to one browser.
+Each workspace has an origin (ADR 0005), and a ticket is bound to one browser (ADR 0022).
 """
 
 from typing import Final, Protocol
@@ -109,7 +109,9 @@ class WorkspaceEntry:
         """Refuse a ticket without its nonce. Restarting would loop in a browser that blocks cookies."""
         if head.is_navigation:
             return self._pages.other_browser(head, entry)
-        return reply.error(403, "FORBIDDEN", "Another browser asked for this ticket, or cookies are blocked.")
+        return reply.error(
+            403, "FORBIDDEN", "This ticket was issued to another browser, or cookies are blocked."
+        )
 
     def show_page(self, request: WorkspaceRequest, visitor: Visitor) -> Lookup:
         """Show the page of a workspace that cannot be connected to now. This may wake the workspace."""
@@ -184,7 +186,7 @@ def _restart(head: RequestHead, entry: str) -> Reply:
     """Reply to a ticket that is used, expired or for another host: the entry issues a new one."""
     if head.is_navigation:
         return reply.redirect(entry)
-    return reply.error(401, "UNAUTHORIZED", "This ticket is not valid, or no longer.")
+    return reply.error(401, "UNAUTHORIZED", "This ticket is not valid, or has expired.")
 
 
 def requests_page(head: RequestHead) -> bool:

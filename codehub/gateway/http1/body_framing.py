@@ -111,7 +111,7 @@ class ChunkedBody:
             self._state = self._DATA if self._left else self._TRAILERS
         elif self._state == self._DATA_END:
             if line != b"\r\n":
-                raise FramingError("a chunk is longer than it says")
+                raise FramingError("a chunk is longer than its size")
             self._state = self._SIZE_LINE
         elif line == b"\r\n":
             self.done = True

@@ -226,7 +226,7 @@ class Exchange:
     def _switch(self, head: ResponseHead, data: memoryview) -> int:
         """Begin a tunnel: the upstream agreed to speak WebSocket (RFC 9110, 7.8)."""
         if not self._head.wants_websocket or head.upgrade != b"websocket":
-            raise BadResponseError("the upstream switched to a protocol that nobody asked for")
+            raise BadResponseError("the upstream switched to a protocol that was not requested")
         connection, self._upstream = self._upstream, None
         assert connection is not None
         self._over = True

@@ -213,7 +213,7 @@ def _check_connection(head: RequestHead) -> None:
     options = connection.replace(b" ", b"").replace(b"\t", b"").split(b",") if connection else ()
     head.keep_alive = head.minor == 1 and b"close" not in options
     if b"upgrade" in head.fields and b"upgrade" in options:
-        asks = head.fields[b"upgrade"].lower() == b"websocket"
-        head.wants_websocket = asks and head.method == b"GET" and head.minor == 1
+        is_websocket = head.fields[b"upgrade"].lower() == b"websocket"
+        head.wants_websocket = is_websocket and head.method == b"GET" and head.minor == 1
         if head.wants_websocket and head.has_body:
             raise BadRequestError("a WebSocket handshake has no body")
