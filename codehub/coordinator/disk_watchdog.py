@@ -84,7 +84,7 @@ class DiskWatchdog:
         """Whether the disk is so full that the next tick should come soon."""
 
     async def tick(self) -> None:
-        """Measure what needs measuring, then warn and stop. Do nothing while the disk is unobservable."""
+        """Measure homes that are due, then warn and stop. Do nothing while the disk is unobservable."""
         try:
             free = await self._volumes.free_space()
         except StorageProblem as error:
@@ -101,14 +101,14 @@ class DiskWatchdog:
         await self._record(homes, now)
         await self._clear(homes, free)
         for shortage in shortages(free, self._reserve):
-            homes = await self._relieve(homes, shortage, now)
+            homes = await self._act_on_shortage(homes, shortage, now)
 
     def _record_free_space(self, now: datetime, free: FreeSpace) -> None:
         self._free.append((now, free))
         while now - self._free[0][0] > TREND:
             self._free.popleft()
 
-    def _full_in(self, resource: Resource) -> timedelta | None:
+    def _time_until_full(self, resource: Resource) -> timedelta | None:
         """Return how long the disk lasts at the current rate, or None while it does not fill up."""
         (since, first), (now, last) = self._free[0], self._free[-1]
         before, free = first.of(resource), last.of(resource)
@@ -210,11 +210,13 @@ class DiskWatchdog:
         if over:
             await self._database.clear_notices(over)
 
-    async def _relieve(self, homes: list[LiveHome], shortage: Shortage, now: datetime) -> list[LiveHome]:
+    async def _act_on_shortage(
+        self, homes: list[LiveHome], shortage: Shortage, now: datetime
+    ) -> list[LiveHome]:
         """Warn and stop workspaces for one resource. Return the homes that were left alone."""
-        relief = self._decide(homes, shortage, now)
-        await self._carry_out(relief, homes, now)
-        done = {notice.workspace_id for notice in (*relief.warn, *relief.stop)}
+        actions = self._decide(homes, shortage, now)
+        await self._carry_out(actions, homes, now)
+        done = {notice.workspace_id for notice in (*actions.warn, *actions.stop)}
         return [home for home in homes if home.workspace_id not in done]
 
     def _decide(self, homes: list[LiveHome], shortage: Shortage, now: datetime) -> DiskActions:
@@ -230,18 +232,18 @@ class DiskWatchdog:
             for home in homes
             if home.frees_space_soon and (size := sizes[home.workspace_id])
         )
-        disk = DiskState(shortage.free, expected, self._full_in(resource), resource)
-        relief = choose_disk_actions(disk, running, DiskRules(shortage.reserve, self._grace), now)
-        if not relief.warn and not relief.stop:
+        disk = DiskState(shortage.free, expected, self._time_until_full(resource), resource)
+        actions = choose_disk_actions(disk, running, DiskRules(shortage.reserve, self._grace), now)
+        if not actions.warn and not actions.stop:
             self._log_shortage(shortage, expected, now)
-        return relief
+        return actions
 
-    async def _carry_out(self, relief: DiskActions, homes: list[LiveHome], now: datetime) -> None:
+    async def _carry_out(self, actions: DiskActions, homes: list[LiveHome], now: datetime) -> None:
         by_id = {home.workspace_id: home for home in homes}
-        for notice in relief.warn:
+        for notice in actions.warn:
             await self._database.warn_of_disk(notice, now)
             logger.warning(notice.message, workspace_id=notice.workspace_id)
-        for notice in relief.stop:
+        for notice in actions.stop:
             if await self._database.stop_for_disk(by_id[notice.workspace_id], notice, now):
                 logger.warning(notice.message, workspace_id=notice.workspace_id)
 

@@ -12,7 +12,6 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from sqlalchemy import func, insert, select, update
-from tests.stop_job_halfway import sleepy_tar
 
 from codehub.bus.activity import KEY, ActivityLog
 from codehub.coordinator import postgres_backend
@@ -33,6 +32,7 @@ from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.host.file_lock import try_lock
 from codehub.storage.archive.async_archive_store import ArchiveStore
+from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import CoordinatorStack
 from tests.services import processes_of
 from tests.trees import give_to_its_user, make_tree, tree_hash
