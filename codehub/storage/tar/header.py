@@ -6,7 +6,6 @@ what CodeHub's archives contain. It rejects every number, key or name that is am
 
 import re
 from collections.abc import Iterator, Mapping
-from struct import Struct
 from typing import NamedTuple
 from zlib import adler32
 
@@ -30,22 +29,10 @@ _FIELDS = re.compile(
 _SETGID, _WRITABLE = 0o2000, 0o200
 _NO_PREFIX = bytes(BLOCK - 345)
 
-# Header of a file that has its whole path in it: path; mode, uid, gid; size and mtime; checksum;
-# all that follows.
-_FILE = Struct("100s24s24s8s356s")
-_PATH_LENGTH, _SUMMED = 100, 148
-_IDS = re.compile(rb"(?:[0-7]{7}\0){3}")
-_OCTAL = b"01234567"
-_TWO_NULS = b"\0\0"
-_CHECKSUM = re.compile(rb"[0-7]{6}\0 ")
-_REST = re.compile(rb"0\0{100}ustar\x0000.{80}\0{167}", re.DOTALL)
-_KIND, _PAX_KIND = 156, PAX[0]
-_CACHED, _LONGEST_TIME = 4096, 40
 _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,18}")
 _TIME = re.compile(rb"-?[0-9]{1,20}(\.[0-9]{1,9})?")
-_ONLY_TIME_OF = rb"%d mtime=-?[0-9]{1,20}(?:\.[0-9]{1,9})?\n"
-_ONLY_TIME = re.compile(_ONLY_TIME_OF.replace(b"%d", b"(30|[12][0-9])"))
-_NEVER = re.compile(rb"(?!)")
+ONLY_TIME_OF = rb"%d mtime=-?[0-9]{1,20}(?:\.[0-9]{1,9})?\n"
+_ONLY_TIME = re.compile(ONLY_TIME_OF.replace(b"%d", b"(30|[12][0-9])"))
 _UNSAFE = re.compile(rb"/\.{0,2}(?:/|\Z)|\0")
 _LINE = re.compile(rb"(0|[1-9][0-9]{0,18})\n")
 _EXTENT = re.compile(_LINE.pattern * 2)
@@ -75,9 +62,9 @@ class Attribute(NamedTuple):
 class Entry(NamedTuple):
     """Member of a tar stream. A directory's path ends with a slash.
 
-    `size`: bytes of content, without padding. `is_inherited`: files made in this directory inherit
-    access rights from its default ACL or setgid bit. `deferred`: attributes that the owner cannot
-    set, because the mode is read-only.
+    `size`: bytes of content, without padding. `passes_on_rights`: files made in this directory
+    inherit access rights from its default ACL or setgid bit. `deferred`: attributes that the owner
+    cannot set, because the mode is read-only.
     """
 
     kind: bytes
@@ -86,7 +73,7 @@ class Entry(NamedTuple):
     size: int
     header_length: int
     is_hole: bool = False
-    is_inherited: bool = False
+    passes_on_rights: bool = False
     deferred: "tuple[Attribute, ...]" = ()
     mode: int = 0
     uid: int = 0
@@ -97,92 +84,9 @@ class Entry(NamedTuple):
         return padded(self.size)
 
 
-class PlainFiles:
-    """Fast parser of the most frequent headers: files with short paths, with or without pax mtime.
+class Header(NamedTuple):
+    """Fields of one header block."""
 
-    Most header fields are the same in all files. A value that was validated once is only compared
-    after that. This cut the CPU time for 205,000 headers from 2.3 to 1.2 s. With an owner, files of
-    other users are not plain.
-    """
-
-    longest_header = 3 * BLOCK
-
-    def __init__(self, owner: int | None = None) -> None:
-        self._owner = owner
-        self._times: dict[bytes, tuple[int, re.Pattern[bytes]]] = {}
-        """Headers of mtime records: the length of the record, and its pattern."""
-        self._time_header = bytes(BLOCK)
-        self._time_length = 0
-        self._time = _NEVER
-        self._ids: set[bytes] = set()
-        self._checksums: dict[bytes, int] = {}
-        self._rest = b""
-        self._rest_sum = 0
-
-    def read(self, data: bytes, start: int) -> tuple[bytes, int, int] | None:
-        """Return (path, size, length of the headers), or None for all but plain files.
-
-        The caller checks the path.
-        """
-        position = start
-        if data[start + _KIND] == _PAX_KIND:
-            if not data.startswith(self._time_header, start):
-                self._set_time_header(data[start : start + BLOCK])
-            position += BLOCK
-            if self._time.fullmatch(data, position, position + self._time_length) is None:
-                return None
-            position += BLOCK
-        name, ids, numbers, checksum, rest = _FILE.unpack_from(data, position)
-        if numbers[11] or numbers[23] or numbers.translate(None, _OCTAL) != _TWO_NULS:
-            return None
-        if (rest != self._rest and not self._learn_rest(rest)) or (
-            ids not in self._ids and not self._learn_ids(ids)
-        ):
-            return None
-        # The Adler-32 yields the sum of the bytes, as in _checksum.
-        total = (adler32(data[position : position + _SUMMED]) & 0xFFFF) + self._rest_sum
-        if total != (self._checksums.get(checksum) or self._learn_checksum(checksum)):
-            return None
-        path, _, _ = name.partition(b"\0")
-        is_padded = path.ljust(_PATH_LENGTH, b"\0") == name
-        return (path, int(numbers[:11], 8), position + BLOCK - start) if is_padded else None
-
-    def _set_time_header(self, header: bytes) -> None:
-        """Expect this header of mtime records from now on."""
-        known = self._times.get(header)
-        if known is None:
-            length = _header(header, checksums=True).size
-            known = length, re.compile(_ONLY_TIME_OF % length) if length <= _LONGEST_TIME else _NEVER
-            if len(self._times) < _CACHED:
-                self._times[header] = known
-        self._time_header = header
-        self._time_length, self._time = known
-
-    def _learn_rest(self, rest: bytes) -> bool:
-        if _REST.fullmatch(rest) is None:
-            return False
-        self._rest, self._rest_sum = rest, sum(rest) + 8 * 0x20 - 1
-        return True
-
-    def _learn_ids(self, ids: bytes) -> bool:
-        if _IDS.fullmatch(ids) is None:
-            return False
-        if self._owner is not None and {int(ids[8:15], 8), int(ids[16:23], 8)} != {self._owner}:
-            return False
-        if len(self._ids) < _CACHED:
-            self._ids.add(ids)
-        return True
-
-    def _learn_checksum(self, checksum: bytes) -> int:
-        if _CHECKSUM.fullmatch(checksum) is None:
-            return -1
-        value = int(checksum[:6], 8)
-        if len(self._checksums) < _CACHED:
-            self._checksums[checksum] = value
-        return value
-
-
-class _Header(NamedTuple):
     kind: bytes
     path: bytes
     target: bytes
@@ -201,7 +105,7 @@ def read_entry(data: bytes, start: int, *, checksums: bool = True) -> Entry | No
     if len(data) - start < BLOCK:
         return None
     position = start
-    header = _header(data[position : position + BLOCK], checksums)
+    header = parse_header(data[position : position + BLOCK], checksums=checksums)
     position += BLOCK
     pax: Mapping[bytes, bytes] = {}
     if header.kind == PAX:
@@ -212,7 +116,7 @@ def read_entry(data: bytes, start: int, *, checksums: bool = True) -> Entry | No
         records = data[position : position + header.size]
         pax = parse_pax(records)
         position += padded(header.size)
-        header = _header(data[position : position + BLOCK], checksums)
+        header = parse_header(data[position : position + BLOCK], checksums=checksums)
         position += BLOCK
     entry = _entry(header, pax, data, start, position)
     if entry is None or header.mode & _WRITABLE or not any(key.startswith(_XATTR) for key in pax):
@@ -227,7 +131,7 @@ def _attributes(records: bytes) -> Iterator[Attribute]:
 
 
 def _entry(
-    header: _Header, pax: Mapping[bytes, bytes], data: bytes, start: int, position: int
+    header: Header, pax: Mapping[bytes, bytes], data: bytes, start: int, position: int
 ) -> Entry | None:
     if header.kind not in (REGULAR, HARD_LINK, SYMLINK, DIRECTORY) and header.kind not in SPECIAL:
         raise UnsupportedTar(f"an entry has the type {header.kind!r}")
@@ -246,13 +150,13 @@ def _entry(
     if header.kind != REGULAR and size:
         raise UnsupportedTar("an entry that is not a file has content")
     length = position - start
-    is_inherited = header.kind == DIRECTORY and (_DEFAULT_ACL in pax or bool(header.mode & _SETGID))
+    passes_on_rights = header.kind == DIRECTORY and (_DEFAULT_ACL in pax or bool(header.mode & _SETGID))
     uid, gid = int(pax.get(b"uid", header.uid)), int(pax.get(b"gid", header.gid))
     target = _target(header.kind, target)
-    return Entry(header.kind, path, target, size, length, is_hole, is_inherited, uid=uid, gid=gid)
+    return Entry(header.kind, path, target, size, length, is_hole, passes_on_rights, uid=uid, gid=gid)
 
 
-def _size(header: _Header, pax: Mapping[bytes, bytes]) -> int:
+def _size(header: Header, pax: Mapping[bytes, bytes]) -> int:
     """Return the size from the header, or from the pax header if it does not fit: never both."""
     if b"size" not in pax:
         return header.size
@@ -290,7 +194,8 @@ def check_path(path: bytes, is_directory: bool) -> None:
         raise UnsupportedTar(f"the path {path!r} has an unsafe component")
 
 
-def _header(block: bytes, checksums: bool) -> _Header:
+def parse_header(block: bytes, *, checksums: bool) -> Header:
+    """Parse one block; raise UnsupportedTar unless it is a header as GNU tar writes it."""
     fields = _FIELDS.fullmatch(block, 100, 265)
     if fields is None:
         raise UnsupportedTar("a header is not in pax format")
@@ -299,7 +204,7 @@ def _header(block: bytes, checksums: bool) -> _Header:
     if block[345:] != _NO_PREFIX:
         raise UnsupportedTar("a header splits its path")
     mode, uid, gid, size = (int(number, 8) for number in fields.groups()[:4])
-    return _Header(fields[6], _text(block[:100]), _text(fields[7]), size, mode, uid, gid)
+    return Header(fields[6], _text(block[:100]), _text(fields[7]), size, mode, uid, gid)
 
 
 def _checksum(data: bytes, start: int) -> int:

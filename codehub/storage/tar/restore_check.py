@@ -12,9 +12,9 @@ from codehub.storage.tar.header import (
     HIDDEN_KEY,
     SPECIAL,
     Entry,
-    PlainFiles,
     UnsupportedTar,
 )
+from codehub.storage.tar.plain_files import PlainFiles
 from codehub.storage.tar.stream import FIRST_READER, TarStream
 
 # Making a file takes about as long as writing this many bytes.
@@ -122,7 +122,7 @@ class RestoreCheck(TarStream):
         if entry.deferred and self._defers_attributes:
             self.deferred.append(entry)
             self._hidden_keys += [position + attribute.at for attribute in entry.deferred]
-        if entry.is_inherited and self.readers > 1:
+        if entry.passes_on_rights and self.readers > 1:
             self._use_one_reader()
         if entry.kind == DIRECTORY:
             self._open_directory(entry.path[:-1])

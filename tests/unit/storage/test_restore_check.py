@@ -282,7 +282,7 @@ def test_the_fast_parser_of_files_agrees_with_the_full_one(monkeypatch: pytest.M
     chance = random.Random(3)
     damaged = [damage(data, chance) for _ in range(1500)]
     quick = [verdict(each) for each in (data, *damaged)]
-    monkeypatch.setattr("codehub.storage.tar.restore_check.PlainFiles.read", lambda *_: None)
+    monkeypatch.setattr("codehub.storage.tar.plain_files.PlainFiles.read", lambda *_: None)
     assert quick == [verdict(each) for each in (data, *damaged)]
     assert quick[0] == data
     assert 100 < quick.count(None) < 1400
