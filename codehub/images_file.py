@@ -44,7 +44,10 @@ def offered_images(text: str | None, runtime: str) -> dict[str, Image]:
 
 
 def parse_images(text: str) -> tuple[Image, ...]:
-    """Return the images in the order of the file, or raise ImagesError. Exactly one is the default."""
+    """Return the images in the order of the file, or raise ImagesError.
+
+    Exactly one is the default.
+    """
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -58,7 +61,10 @@ def parse_images(text: str) -> tuple[Image, ...]:
 
 
 def _size(value: object) -> object:
-    """Return a size such as "512m", "2g" or "1.5GiB" in bytes. A number without a unit is in bytes."""
+    """Return a size such as "512m", "2g" or "1.5GiB" in bytes.
+
+    A number without a unit is in bytes.
+    """
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise ValueError("must be a string such as '512m' or '2g'")

@@ -262,7 +262,10 @@ class Settings(BaseSettings):
 
     @property
     def gateway_group(self) -> int | None:
-        """Group that may connect to workspaces' sockets. None: only the coordinator's user (ADR 0028)."""
+        """Group that may connect to workspaces' sockets.
+
+        None: only the coordinator's user (ADR 0028).
+        """
         return self.gateway_uid if os.geteuid() == 0 and self.gateway_uid != 0 else None
 
     @cached_property
@@ -298,9 +301,9 @@ class Settings(BaseSettings):
         return self.internal_key
 
     def internal_addresses(self, part: str) -> tuple[str, ...]:
-        """Return the addresses where a part may serve health and metrics: `unix:/path` or `tcp:host:port`.
+        """Return the addresses where a part may serve health and metrics; it uses the first free one.
 
-        The part uses the first free one. By default there are several, for parts of one kind.
+        By default there are several, for parts of one kind on one data directory.
         """
         if self.internal_listen:
             return (self.internal_listen,)

@@ -1,4 +1,7 @@
-"""Changes that a workspace accepts in its present state. Each check raises a Problem for people to read."""
+"""Changes that a workspace accepts in its present state.
+
+Each check raises a Problem for people to read.
+"""
 
 from enum import StrEnum
 
@@ -14,7 +17,7 @@ _LOSSES = (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
 
 
 class RecoveryOption(StrEnum):
-    """Way to recover from ERROR: check again, keep the home, restore an archive, or take an empty home."""
+    """Way to recover from ERROR: check again, keep the home, restore an archive, or start empty."""
 
     LOOK_AGAIN = "look_again"
     HOME = "home"
@@ -42,7 +45,10 @@ def in_error(workspace: Workspace) -> bool:
 
 
 def check_desired_state(workspace: Workspace, desired: DesiredState) -> bool:
-    """Return whether the request changes the desired state. A request that changes nothing is allowed."""
+    """Return whether the request changes the desired state.
+
+    A request that changes nothing is allowed.
+    """
     check_alive(workspace)
     if desired not in REQUESTABLE_STATES:
         raise ValidationFailed("desired_state must be RUNNING, STANDBY or ARCHIVED.")
@@ -112,7 +118,7 @@ def check_recover(workspace: Workspace, source: RecoverSource | None, archive_op
 
 
 def recovery_options(workspace: Workspace) -> tuple[RecoveryOption, ...]:
-    """Return the owner's options to recover a workspace from ERROR; none while a recovery is under way."""
+    """Return the owner's options to recover from ERROR; none while a recovery is under way."""
     busy = workspace.operation is not Operation.NONE or workspace.request is not None
     if workspace.deleted_at is not None or busy or not in_error(workspace):
         return ()

@@ -48,7 +48,10 @@ class Action(StrEnum):
 
 
 class ActorKind(StrEnum):
-    """Kind of actor. ANONYMOUS: not signed in. CLI: a command on the host. SYSTEM: a part of CodeHub."""
+    """Kind of actor.
+
+    ANONYMOUS: not signed in. CLI: a command on the host. SYSTEM: a part of CodeHub.
+    """
 
     USER = "user"
     ADMIN = "admin"
@@ -92,7 +95,7 @@ _DETAILS: Final[Mapping[Action, frozenset[str]]] = {
     ),
     Action.SECURITY_WEAKENED: frozenset(("settings",)),
 }
-"""Details that each action may have. Others cannot be recorded, so that no secret gets into the log."""
+"""Details that each action may have. Others cannot be recorded, so no secret gets into the log."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Workspaces of another runtime or storage than the coordinator's, which it leaves alone (ADR 0020).
+"""Workspaces of another runtime or storage, which a coordinator leaves alone (ADR 0020).
 
 Two runtimes on one home would mean two containers on one home. So a workspace of another backend
 stays as it is until a coordinator of that backend leads again.

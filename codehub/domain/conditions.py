@@ -26,7 +26,7 @@ def initial_conditions(now: datetime) -> dict[ConditionName, Condition]:
 def updated_condition(
     old: Conditions, name: ConditionName, status: bool, reason: str, message: str, now: datetime
 ) -> Condition:
-    """Return the condition after an observation. Its transition time changes only with its status."""
+    """Return the condition after an observation. Its time changes only with its status."""
     before = old[name]
     if before.status == status:
         if (before.reason, before.message) == (reason, message):

@@ -1,4 +1,4 @@
-"""Result of `plan`: the workspace's new row, an effect, and a sentence for log and timeline (ADR 0001)."""
+"""Result of `plan`: the new row, an effect, and a sentence for the timeline (ADR 0001)."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -197,5 +197,8 @@ def _record_failure_in_error(workspace: Workspace, failure: Failure, context: Co
 
 
 def _has_removed_home(workspace: Workspace) -> bool:
-    """Whether CodeHub has removed the volume after its archive was committed. It must not count as lost."""
+    """Whether CodeHub has removed the volume after its archive was committed.
+
+    It must not count as lost.
+    """
     return removes_volume(workspace) and not holds(workspace.conditions, ConditionName.VOLUME_READY)

@@ -231,7 +231,7 @@ def is_urgent(disk: DiskState, rules: DiskRules) -> bool:
 
 
 def grace_of(disk: DiskState, rules: DiskRules) -> timedelta:
-    """Return the time between a warning and a stop, which is shorter if the disk would be full before."""
+    """Return the time between a warning and a stop: less if the disk would be full before."""
     return rules.grace if disk.full_in is None else min(rules.grace, disk.full_in / 4)
 
 

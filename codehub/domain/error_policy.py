@@ -69,7 +69,7 @@ def failure_outcome(
 
 
 def retry_delay(count: int, policy: RetryPolicy, jitter: float) -> timedelta:
-    """Return the pause before a retry: a tenth of the back-off, then the back-off, doubled each time.
+    """Return the pause before a retry: a tenth of the back-off first, then doubling from it.
 
     The jitter adds up to a quarter.
     """

@@ -38,7 +38,7 @@ class Assessment:
     uses_known_until: datetime | None
     unknown_because: str = ""
     lost: frozenset[str] = frozenset()
-    """Workers whose last activity will never arrive, or after which no worker ran: idle times restart."""
+    """Workers whose last activity is lost, or after which no worker ran: idle times restart."""
     gone: frozenset[str] = frozenset()
     """Workers that no report is expected from: the lost ones, and those that have shut down."""
 
@@ -48,8 +48,8 @@ def assess(
 ) -> Assessment:
     """Compare the reports with the numbers of the flushes that Redis has, read afterwards.
 
-    Redis keeps a flush and its number together. A smaller number than the reported one means that Redis
-    has lost data. A running worker sends it again. For a worker that has ended it is lost.
+    Redis keeps a flush and its number together. A smaller number than the reported one means that
+    Redis has lost data. A running worker sends it again. For a worker that has ended it is lost.
     """
     silent = {name for name, report in reports.items() if report.silence > rules.lost_after}
     ended = {name for name, report in reports.items() if report.ended}

@@ -66,7 +66,10 @@ class Sweep:
 
 
 def protection(stored: StoredArchive, holder: ArchiveHolder | None, present: Collection[str]) -> str | None:
-    """Return why an archive must stay, or None. `present`: keys of the complete archives in the store."""
+    """Return why an archive must stay, or None.
+
+    `present`: keys of the complete archives in the store.
+    """
     if holder is None:
         return None
     if holder.left_alone:
@@ -116,16 +119,20 @@ def _grace(item: StoredArchive, holders: Mapping[str, ArchiveHolder], rules: GcR
 
 
 def _alarm(total: int, orphans: Iterable[StoredArchive], holders: Mapping[str, ArchiveHolder]) -> str | None:
-    """Return an alarm if too many archives are orphaned at once: that is more likely a mistake than garbage.
+    """Return an alarm if too many archives are orphaned at once, which is probably a mistake.
 
-    Archives of purged workspaces do not count, nor do those that a newer archive in the store has replaced.
+    Archives of purged workspaces do not count, nor do those that a newer archive in the store has
+    replaced.
     """
     suspicious = sum(1 for item in orphans if not _is_expected(holders.get(item.workspace_id)))
     return mass_alarm(suspicious, total, "archives", known=len(holders))
 
 
 def mass_alarm(suspicious: int, total: int, what: str, *, known: int) -> str | None:
-    """Return why nothing may be deleted, or None. `known`: number of workspaces the database has ever had."""
+    """Return why nothing may be deleted, or None.
+
+    `known`: number of workspaces the database has ever had.
+    """
     if total and not known:
         return f"The database has no workspaces, but there are {total} {what}. Nothing is deleted."
     if total >= GUARD_FROM and suspicious * 10 > total:

@@ -125,7 +125,7 @@ def judge_database_space(has_space: bool) -> CheckResult:
 
 
 def judge_claims(unclaimed: Collection[str]) -> CheckResult:
-    """Fail unless the volumes and the archive store are claimed: no workspace starts before (ADR 0020)."""
+    """Fail unless all storage is claimed: no workspace starts before (ADR 0020)."""
     if unclaimed:
         return CheckResult(
             False, f"Not claimed yet: {' and '.join(unclaimed)}. No workspace starts until then."

@@ -43,7 +43,7 @@ class Image:
     seccomp: Seccomp = "default"
     """Whether system calls that hardly any program needs are denied (ADR 0027)."""
     disk_bandwidth: int | None = None
-    """Bytes per second that may be read from the disk of the home, and as many that may be written."""
+    """Bytes per second that may be read from the disk of the home, and as many written."""
 
 
 VSCODE_SETTINGS = """\

@@ -1,4 +1,4 @@
-"""Limits: how many workspaces a user may have, how many may run at once, and how large archives may be.
+"""Limits on workspaces of a user, on running workspaces, and on archives.
 
 The numbers are exact: workspaces are counted and admitted under one lock.
 """
@@ -44,9 +44,9 @@ class WorkspaceCounts:
 def admit_workspace(counts: WorkspaceCounts, limits: Limits) -> None:
     """Raise WorkspaceLimitExceeded unless the user may have one more workspace.
 
-    Existing workspaces and the trash together may be twice as many. Without this second bound, creating
-    and deleting in turn would fill the database. With the trash counted in full, deleting would make
-    no room.
+    Existing workspaces and the trash together may be twice as many. Without this second bound,
+    creating and deleting in turn would fill the database. With the trash counted in full, deleting
+    would make no room.
     """
     most = limits.workspaces_per_user
     if counts.living >= most:
@@ -62,7 +62,7 @@ def admit_workspace(counts: WorkspaceCounts, limits: Limits) -> None:
 
 
 def admit_archives(taken: int, limits: Limits) -> None:
-    """Raise ArchiveLimitExceeded unless a user with so many bytes of archives may have another workspace.
+    """Raise ArchiveLimitExceeded unless a user with `taken` bytes of archives may create another.
 
     The limit applies to nothing else. If it stopped archiving or deleting, it would endanger homes.
     """

@@ -1,4 +1,7 @@
-"""The next effect of an operation. Effects name generations and ids, so they can be repeated (ADR 0002)."""
+"""The next effect of an operation.
+
+Effects name generations and ids, so they can be repeated (ADR 0002).
+"""
 
 from dataclasses import replace
 
@@ -93,7 +96,10 @@ def _start_ide(workspace: Workspace, observation: Observation, context: Context)
 
 
 def _restore_home(workspace: Workspace, observation: Observation, context: Context) -> Decision:
-    """Restore the home. A job that already reads the archive goes on even if the archive goes missing."""
+    """Restore the home.
+
+    A job that already reads the archive goes on even if the archive goes missing.
+    """
     if observation.job is None:
         if workspace.conditions[ConditionName.ARCHIVE_READY].reason == VANISHED:
             return Decision("RESTORING waits: the archive is missing. Checking again.", workspace)
@@ -105,7 +111,7 @@ def _restore_home(workspace: Workspace, observation: Observation, context: Conte
 
 
 def _archive_home(workspace: Workspace, observation: Observation, context: Context) -> Decision:
-    """Container removed -> archive uploaded and verified -> archive_key committed -> volume deleted."""
+    """Remove the container, upload and verify the archive, commit its key, delete the volume."""
     if isinstance(observation.container, Unknown):
         return Decision("ARCHIVING waits until the container can be checked.", workspace)
     if container_exists(workspace):
@@ -127,7 +133,10 @@ def _archive_home(workspace: Workspace, observation: Observation, context: Conte
 
 
 def _stop_container_before_archive(workspace: Workspace, observation: Observation) -> Decision:
-    """Stop a container first. An archive begun beside it may miss what it writes, so it is made again."""
+    """Stop a container first.
+
+    An archive begun beside it may miss what it writes, so it is made again.
+    """
     begun = observation.job is not None or archive_committed(workspace)
     if not begun or not isinstance(observation.volume, VolumeFact):
         return _act(
@@ -151,7 +160,10 @@ def _fail_and_archive_again(workspace: Workspace, message: str, context: Context
 def _commit_archive_or(
     workspace: Workspace, observation: Observation, effect: Effect, context: Context
 ) -> Decision:
-    """Commit the archive once it is complete and its job has ended. Until then let the job make it."""
+    """Commit the archive once it is complete and its job has ended.
+
+    Until then let the job make it.
+    """
     if observation.job is not None and observation.job.state is JobState.RUNNING:
         return Decision(f"{workspace.operation} is under way.", workspace)
     if archive_seen(workspace, observation) and isinstance(observation.archive, ArchiveFact):

@@ -20,7 +20,7 @@ SILENCE = timedelta(seconds=30)
 """How long a ready container may stay without an answer before it counts as not ready."""
 
 VANISHED = "Vanished"
-"""Reason of a condition that still holds although one observation found nothing. A second one decides."""
+"""Reason of a condition that still holds after one observation found nothing. A second decides."""
 
 MISSING = "Missing"
 """Reason of a condition after two observations did not find what should exist."""
@@ -50,7 +50,10 @@ def expected_generation(workspace: Workspace) -> str | None:
 
 
 def removes_volume(workspace: Workspace) -> bool:
-    """Whether an operation with a committed archive removes the home. Only then may it disappear."""
+    """Whether an operation with a committed archive removes the home.
+
+    Only then may it disappear.
+    """
     return workspace.operation is Operation.ARCHIVING and archive_committed(workspace)
 
 
@@ -155,7 +158,8 @@ def _container_ready(workspace: Workspace, observation: Observation, now: dateti
 def _healthy(workspace: Workspace, conditions: dict[ConditionName, Condition], now: datetime) -> Condition:
     """Return False only for a container whose volume is missing (contract 6).
 
-    Under an operation the condition does not turn False: ERROR has no operation, so that ends first.
+    Under an operation the condition does not turn False: ERROR has no operation, so that ends
+    first.
     """
     old = workspace.conditions
     begins = workspace.operation is Operation.NONE or not holds(old, ConditionName.HEALTHY)
@@ -171,7 +175,7 @@ def _healthy(workspace: Workspace, conditions: dict[ConditionName, Condition], n
 
 
 def _with_upstream(workspace: Workspace, observation: Observation) -> Workspace:
-    """Return the workspace with the address of its IDE, which is set exactly while the IDE is ready."""
+    """Return the workspace with the address of its IDE. It is set exactly while the IDE is ready."""
     ready = holds(workspace.conditions, ConditionName.CONTAINER_READY)
     if isinstance(observation.container, Unknown):
         upstream = workspace.upstream if ready else None

@@ -1,4 +1,7 @@
-"""The decision for a workspace, from its row and a fresh observation. A pure function (ADR 0001)."""
+"""The decision for a workspace, from its row and a fresh observation.
+
+A pure function (ADR 0001).
+"""
 
 from dataclasses import replace
 
@@ -131,7 +134,7 @@ def _carry_out_request(workspace: Workspace, request: PendingRequest, observatio
 
 
 def _clear_late_cancel(workspace: Workspace) -> Decision:
-    """Keep the workspace at its level: its operation ended before the cancel, and no other may follow."""
+    """Keep the workspace at its level, because its operation ended before the cancel."""
     sentence = "There is no operation to cancel."
     if workspace.deleted_at is not None or is_terminal(workspace.error_reason):
         return Decision(sentence, workspace, consume=True)
@@ -140,7 +143,7 @@ def _clear_late_cancel(workspace: Workspace) -> Decision:
 
 
 def _forget_home(workspace: Workspace, key: str | None) -> Workspace:
-    """Return the workspace without its lost home, with the archive that its owner chose, not yet observed."""
+    """Replace the lost home of the workspace by the archive that its owner chose."""
     conditions = dict(workspace.conditions)
     for name in (ConditionName.ARCHIVE_READY, ConditionName.HEALTHY):
         status = name is ConditionName.HEALTHY
@@ -176,7 +179,7 @@ def _must_check_again(workspace: Workspace, observation: Observation) -> bool:
 
 
 def _restart_ended_ide(workspace: Workspace, observation: Observation, context: Context) -> Decision | None:
-    """Start an IDE again that has ended or hangs, or count a failure so that a crash loop ends in ERROR."""
+    """Start an ended IDE again. An early end counts as a failure, so a crash loop ends in ERROR."""
     running = level_of(workspace.conditions) is Level.RUNNING
     if workspace.started_at is None or running or workspace.desired_state is not DesiredState.RUNNING:
         return None

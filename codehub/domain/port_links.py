@@ -17,7 +17,7 @@ class PortLinks:
     """Empty in the path mode. Without a port, the base URL's port applies."""
 
     def variables(self, workspace_id: str) -> dict[str, str]:
-        """Return code-server's environment variable, a template in which `{{port}}` stands for the port."""
+        """Return code-server's environment variable, with `{{port}}` in place of the port."""
         if not self.apps_domain:
             return {"VSCODE_PROXY_URI": "./proxy/{{port}}/"}
         base = urlsplit(self.base_url)

@@ -164,7 +164,10 @@ def _finish(workspace: Workspace, observation: Observation, context: Context) ->
 
 
 def _clear_errors(workspace: Workspace, operation: Operation, now: datetime) -> Workspace:
-    """Clear the errors. Those of a start stay until it has lasted, terminal ones until a recovery."""
+    """Clear the errors.
+
+    Those of a start stay until it has lasted, terminal ones until a recovery.
+    """
     if operation is Operation.STARTING:
         return replace(without_waiting_message(workspace), started_at=now, next_retry_at=None)
     return workspace if is_terminal(workspace.error_reason) else without_errors(workspace)
@@ -197,7 +200,7 @@ def _stay_at_level(workspace: Workspace, sentence: str) -> Decision:
 
 
 def wait_for_disk_space(workspace: Workspace, message: str, now: datetime) -> Decision:
-    """Let an operation wait for disk space without a timeout, or give it up after START_WAITS (ADR 0019).
+    """Let an operation wait for disk space, or give it up after START_WAITS (ADR 0019).
 
     A deleted workspace starts nothing, so the desired state may always be set to the level.
     """

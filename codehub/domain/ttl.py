@@ -61,7 +61,7 @@ def extended(workspace: Workspace, defaults: TtlDefaults, by: timedelta, now: da
 def expired(
     workspace: Workspace, defaults: TtlDefaults, now: datetime, uses_known_until: datetime | None
 ) -> Expiry | None:
-    """Return the desired state of an expired workspace with the reason, or None if it has not expired.
+    """Return the desired state of an expired workspace with the reason, or None.
 
     A RUNNING one expires only if it is known that nobody used it before its deadline (ADR 0018).
     """

@@ -14,7 +14,7 @@ ASIDE = ".aside-"
 
 @dataclass(frozen=True)
 class Leftover:
-    """Home, or a directory beside it: `.staging-*` and `.deleted-*` of jobs, `.aside-*` of recoveries."""
+    """Home, or a directory beside it (`.staging-*`, `.deleted-*`, `.aside-*`)."""
 
     home_store_key: str
     workspace_id: str

@@ -31,7 +31,7 @@ _MAPPED_V4: Final = IPv6Network("::ffff:0:0/96")
 
 
 def is_too_wide(network: IPv4Network | IPv6Network) -> bool:
-    """Return whether a network of trusted proxies is so wide that it contains the machines of clients."""
+    """Return whether a network of trusted proxies is so wide that it contains clients."""
     if network.version == 4:
         return network.prefixlen < SHORTEST_PREFIX[4]
     if network.subnet_of(_MAPPED_V4):

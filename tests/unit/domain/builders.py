@@ -128,7 +128,10 @@ def workspace(**given: Any) -> Workspace:
 
 
 def _quick(cls: type[Workspace], fields: Mapping[str, Any]) -> Workspace:
-    """Make a frozen dataclass without its slow constructor. The tests make hundreds of thousands."""
+    """Make a frozen dataclass without its slow constructor.
+
+    The tests make hundreds of thousands.
+    """
     made = object.__new__(cls)
     made.__dict__.update(fields)
     return made

@@ -230,7 +230,7 @@ def no_job_beside_a_running_one(before: Workspace, observation: Observation, dec
 def an_attempt_is_not_counted_while_its_job_runs(
     before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
-    """The job's id contains the count: if it changed early, the controller would lose a running job."""
+    """The job's id contains the count: an early change would lose a running job."""
     alive = is_running(observation.job) or is_running(observation.deletion)
     return not (alive and decision.after.error_count != before.error_count)
 

@@ -1,4 +1,4 @@
-"""A model small enough to explore completely: one workspace, its container, home, archives and jobs."""
+"""A small model to explore completely: one workspace, its container, home, archives and jobs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
