@@ -132,6 +132,7 @@ class Settings(BaseSettings):
 
     redis_channel_sse_prefix: str = "codehub:sse:"
     redis_channel_wake_prefix: str = "codehub:wake:"
+    """Accepted, but unused: the coordinator receives wake-ups from PostgreSQL directly."""
 
     admin_username: str = "admin"
     admin_password: str | None = None

@@ -55,7 +55,9 @@ async def _wish(stage: Stage, workspace_id: str) -> float:
     for desired in (DesiredState.STANDBY, DesiredState.RUNNING):
         stage.runtime.started.clear()
         async with stage.engine.begin() as conn:
-            await gate.set_desired_state(conn, workspace_id, desired, actor="u1", limits=LIMITS, now=datetime.now(UTC))
+            await gate.set_desired_state(
+                conn, workspace_id, desired, actor="u1", limits=LIMITS, now=datetime.now(UTC)
+            )
         committed = time.perf_counter()
         if desired is DesiredState.RUNNING:
             await stage.runtime.started.wait()

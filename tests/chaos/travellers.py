@@ -93,7 +93,9 @@ class Traveller:
     async def _wish(self, desired: DesiredState) -> bool:
         """A wish whose answer got lost is made again, and is the same wish."""
         async with self._site.engine.begin() as conn:
-            await gate.set_desired_state(conn, self.id, desired, now=datetime.now(UTC), actor=OWNER, limits=LIMITS)
+            await gate.set_desired_state(
+                conn, self.id, desired, now=datetime.now(UTC), actor=OWNER, limits=LIMITS
+            )
         return True
 
     def _work(self) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-from codehub.host.durable_files import make_directory
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -20,6 +19,7 @@ from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import timeline, workspaces
 from codehub.domain.states import Operation, Phase
 from codehub.domain.workspace import Workspace
+from codehub.host.durable_files import make_directory
 from codehub.runtimes.process.runtime import ProcessRuntime
 from tests.chaos.crash_matrix import crashing_job
 from tests.chaos.crash_matrix.forks import Process, Zygote

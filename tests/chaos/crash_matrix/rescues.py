@@ -154,7 +154,9 @@ TRASH = (
         Phase.ARCHIVED,
         home=NOTHING,
         archive=NEWER,
-        must=frozenset({"commit mark_archive_removed", "unlink archives/.meta", "unlink archives/home.tar.zst"}),
+        must=frozenset(
+            {"commit mark_archive_removed", "unlink archives/.meta", "unlink archives/home.tar.zst"}
+        ),
         stage="replaced",
         settings=GC,
         sole=True,

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from codehub.api import event_source
 from codehub.api.server import listen, make_server
-from codehub.bus.events import publish, resync_message, hint_message
+from codehub.bus.events import hint_message, publish, resync_message
 from codehub.database.engine import asyncpg_dsn
 from codehub.domain.states import Role
 from codehub.settings import Settings

@@ -82,7 +82,7 @@ async def report(
     return await registry.report(name, flushes, ago, ended=ended)
 
 
-async def is_wished(stack: CoordinatorStack, workspace_id: str, desired: DesiredState) -> bool:
+async def has_desired_state(stack: CoordinatorStack, workspace_id: str, desired: DesiredState) -> bool:
     return (await stack.get(workspace_id)).desired_state is desired
 
 
@@ -176,15 +176,15 @@ async def test_a_flush_that_redis_has_lost_makes_no_workspace_idle(
     await report(stack, flushes=1)
     await redis.delete(KEY)
     await expire(stack, redis, epoch, later)
-    assert await is_wished(stack, workspace_id, DesiredState.RUNNING)
+    assert await has_desired_state(stack, workspace_id, DesiredState.RUNNING)
 
     await activity.flush({workspace_id: later.timestamp()}, "gateway-1", 2)
     assert await report(stack, flushes=2) == 0, "no flush is carried yet, so the gateway keeps the use"
     await expire(stack, redis, epoch, later + MINUTE)
-    assert await is_wished(stack, workspace_id, DesiredState.RUNNING)
+    assert await has_desired_state(stack, workspace_id, DesiredState.RUNNING)
     assert await report(stack, flushes=2) == 2
     await expire(stack, redis, epoch, later + 11 * MINUTE)
-    assert await is_wished(stack, workspace_id, DesiredState.STANDBY)
+    assert await has_desired_state(stack, workspace_id, DesiredState.STANDBY)
 
 
 async def test_a_stopped_gateway_beside_another_restarts_no_idle_time(
@@ -195,7 +195,7 @@ async def test_a_stopped_gateway_beside_another_restarts_no_idle_time(
     await report(stack, 2 * HOUR, flushes=7, ended=True)
     await report(stack, name="gateway-2")
     await expire(stack, redis, epoch, datetime.now(UTC) + HOUR)
-    assert await is_wished(stack, workspace_id, DesiredState.STANDBY)
+    assert await has_desired_state(stack, workspace_id, DesiredState.STANDBY)
     assert await known_gateways(stack) == {"gateway-2"}
     assert (await ActivityLog(redis).read()).flushes == {}
 
@@ -221,14 +221,14 @@ async def test_no_workspace_is_stopped_without_a_gateway_until_the_last_one_is_l
     await ActivityLog(redis).flush({}, "gateway-1", 7)
     await report(stack, flushes=7, ended=True)
     await expire(stack, redis, epoch, later)
-    assert await is_wished(stack, workspace_id, DesiredState.RUNNING)
+    assert await has_desired_state(stack, workspace_id, DesiredState.RUNNING)
 
     await report(stack, 2 * HOUR, flushes=7, ended=True)
     await expire(stack, redis, epoch, later)
     await expire(stack, redis, epoch, later + 9 * MINUTE)
-    assert await is_wished(stack, workspace_id, DesiredState.RUNNING)
+    assert await has_desired_state(stack, workspace_id, DesiredState.RUNNING)
     await expire(stack, redis, epoch, later + 10 * MINUTE)
-    assert await is_wished(stack, workspace_id, DesiredState.STANDBY)
+    assert await has_desired_state(stack, workspace_id, DesiredState.STANDBY)
 
 
 async def test_idle_time_starts_after_a_start_that_took_longer_than_the_ttl(
@@ -531,7 +531,7 @@ async def stop_job_halfway(
     """Request a state, and stop its job in the middle of its work, where it stays until it is killed."""
     with sleepy_tar():
         await stack.set_desired_state(workspace_id, desired)
-        await eventually(lambda: asyncio.to_thread(reached), "the job to be stop_job_halfway")
+        await eventually(lambda: asyncio.to_thread(reached), "the job to be halfway")
     (job_id,) = await stack.providers.jobs.list()
     fact = await stack.providers.jobs.status(job_id)
     assert fact is not None and fact.state is JobState.RUNNING

@@ -1,4 +1,4 @@
-"""What a coordinator reports about its queue."""
+"""Metrics of the work queue."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What providers report, as owners and as the log get it."""
+"""Messages of providers, as owners and as the log receive them."""
 
 from structlog.testing import capture_logs
 

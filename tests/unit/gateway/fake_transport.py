@@ -1,4 +1,4 @@
-"""Connections without a network."""
+"""A transport without a network, and helpers to feed data to bodies and connections."""
 
 from collections.abc import Iterable
 
@@ -6,8 +6,8 @@ from codehub.gateway.http1.body_framing import Body
 from codehub.gateway.http1.upstream import UpstreamConnection
 
 
-class Wire:
-    """A transport that only keeps what is written."""
+class FakeTransport:
+    """Transport that records what is written."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -54,6 +54,6 @@ def feed_all(body: Body, data: bytes) -> int:
     return position
 
 
-def arrive(connection: UpstreamConnection, data: bytes) -> None:
+def deliver(connection: UpstreamConnection, data: bytes) -> None:
     connection.get_buffer(-1)[: len(data)] = data
     connection.buffer_updated(len(data))

@@ -1,4 +1,4 @@
-"""Telling a person from a tab that is merely open. The messages have the shape that code-server's have."""
+"""Recognising activity, as opposed to an open tab. The messages have the format of code-server's."""
 
 import struct
 
@@ -26,7 +26,7 @@ def frame(payload: bytes, *, opcode: int = 2, masked: bool = True) -> bytes:
 
 
 def read(reader: FrameReader, data: bytes) -> int:
-    """Feed all of it, and return how many calls that took."""
+    """Feed all data, and return the number of calls."""
     position, calls = 0, 0
     while position < len(data):
         position += reader.feed(data[position:])
@@ -35,7 +35,7 @@ def read(reader: FrameReader, data: bytes) -> int:
 
 
 class Frames:
-    """The payloads of frames, put together from their pieces."""
+    """Payloads of frames, joined from their pieces."""
 
     def __init__(self) -> None:
         self.seen: list[bytes] = []
@@ -71,7 +71,7 @@ def channel_call(channel: bytes, method: bytes) -> bytes:
 
 
 def sees(*messages: bytes) -> bool:
-    """Whether the last message alone counts as activity."""
+    """Return whether the last message counts as activity."""
     recorder = ActivityRecorder()
     reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
@@ -102,7 +102,7 @@ KEEPALIVE, ACKNOWLEDGEMENT = message(kind=9), message(kind=3)
         KEEPALIVE + EDIT,
     ],
 )
-def test_what_a_person_does_counts(sign: bytes) -> None:
+def test_signs_of_a_person_count(sign: bytes) -> None:
     assert sees(sign)
 
 
@@ -122,7 +122,7 @@ def test_an_open_tab_does_not_count(idle: bytes) -> None:
     assert not sees(idle)
 
 
-def test_editor_messages_count_unless_the_ide_says_that_nobody_is_there() -> None:
+def test_editor_messages_count_unless_the_window_is_inactive() -> None:
     assert sees(AWAY, PRESENT, EDIT)
     assert not sees(AWAY, EDIT)
     assert sees(AWAY, call(b"$shellExecutionData", b"[1]"))
@@ -136,7 +136,7 @@ def test_a_name_that_is_cut_by_a_frame_is_found() -> None:
     assert sees(EDIT[:25], EDIT[25:])
 
 
-def test_presence_counts_at_every_flush_until_it_ends_or_is_no_longer_believed(
+def test_presence_counts_at_every_flush_until_it_ends_or_expires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorder = ActivityRecorder()
@@ -156,7 +156,7 @@ def test_presence_counts_at_every_flush_until_it_ends_or_is_no_longer_believed(
     assert not recorder.collect()
 
 
-def test_presence_ends_with_a_silence_and_edits_count_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_presence_ends_without_keepalives_but_edits_still_count(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = ActivityRecorder()
     reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
@@ -166,7 +166,7 @@ def test_presence_ends_with_a_silence_and_edits_count_all_the_same(monkeypatch: 
     assert not recorder.collect()
     read(reader, frame(KEEPALIVE))
     monkeypatch.undo()
-    assert not recorder.collect(), "a tab that speaks once a minute brings nothing back"
+    assert not recorder.collect(), "one keepalive a minute does not restore presence"
     read(reader, frame(EDIT))
     assert recorder.collect()
     assert not recorder.collect()
@@ -187,10 +187,10 @@ def test_presence_ends_with_a_silence_and_edits_count_all_the_same(monkeypatch: 
         (b"", False),
     ],
 )
-def test_only_its_clock_tells_that_a_window_is_in_front(
+def test_only_keepalives_show_that_a_window_is_in_front(
     said: bytes, present: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A window behind others answers the server as before."""
+    """A hidden window still answers the server."""
     recorder = ActivityRecorder()
     reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
@@ -244,7 +244,7 @@ def test_another_ide_counts_by_its_data_frames_alone() -> None:
     assert recorder.collect()
 
 
-def test_a_window_that_has_just_loaded_is_present_until_it_says_otherwise() -> None:
+def test_a_newly_loaded_window_is_present_until_it_reports_otherwise() -> None:
     hello = message(b'{"type":"connectionType","desiredConnectionType":2}', kind=2)
     for fresh in (True, False):
         recorder = ActivityRecorder()
@@ -276,7 +276,7 @@ def test_a_long_frame_is_read_in_pieces(masked: bool) -> None:
     assert frames.seen == [payload]
 
 
-def test_what_is_not_captured_passes_in_one_call() -> None:
+def test_uncaptured_payload_is_read_in_one_call() -> None:
     frames = Frames()
     assert read(FrameReader(frames, 0), frame(b"x" * 1_000_000)) == 1
     assert frames.seen == [b""]

@@ -1,4 +1,4 @@
-"""Which connections share an allowance."""
+"""Which connections share a limit."""
 
 from ipaddress import ip_network
 

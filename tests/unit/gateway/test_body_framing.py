@@ -1,4 +1,4 @@
-"""Where bodies end."""
+"""Where bodies end, and how response heads are checked and rewritten."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def test_a_chunked_body_ends_at_the_same_byte_however_it_is_cut(cuts: list[int],
         b"0\r\n folded: x\r\n",
     ],
 )
-def test_a_chunked_body_that_is_not_plain_is_refused(data: bytes) -> None:
+def test_an_ambiguous_chunked_body_is_refused(data: bytes) -> None:
     with pytest.raises(FramingError):
         ChunkedBody().feed(data)
 
@@ -59,7 +59,7 @@ def test_large_chunks_pass_in_one_call() -> None:
     assert ChunkedBody().feed(data * 4) == len(data * 4)
 
 
-def test_a_length_takes_no_more_than_it_says() -> None:
+def test_a_length_body_takes_no_more_bytes_than_its_length() -> None:
     body = LengthBody(5)
     assert body.feed(b"abc") == 3
     assert not body.done
@@ -84,7 +84,7 @@ def test_response_framing_follows_rfc_9112() -> None:
         assert parse_response(text + b"\r\n").body(method).done
 
 
-def test_a_response_names_whether_its_connection_stays() -> None:
+def test_which_responses_keep_the_connection_alive() -> None:
     assert parse_response(b"HTTP/1.1 200 OK\r\n\r\n").keep_alive
     assert not parse_response(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").keep_alive
     assert not parse_response(b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\n").keep_alive
@@ -108,7 +108,7 @@ def test_a_response_names_whether_its_connection_stays() -> None:
         b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
     ],
 )
-def test_a_response_head_that_is_not_plain_is_refused(data: bytes) -> None:
+def test_an_ambiguous_response_head_is_refused(data: bytes) -> None:
     with pytest.raises(BadResponseError):
         parse_response(data)
 
@@ -124,18 +124,18 @@ def passed_on(
     return head.for_client(from_workspace=from_workspace, own_origin=own_origin, close=close)
 
 
-def test_a_service_worker_is_widened_on_a_workspaces_own_origin_alone() -> None:
+def test_service_worker_allowed_is_relayed_only_on_a_workspaces_own_origin() -> None:
     lines = ("Service-Worker-Allowed: /", "Clear-Site-Data: *", "Alt-Svc: h3=x")
     assert passed_on(*lines) == b"HTTP/1.1 200 OK\r\n\r\n"
     assert passed_on(*lines, own_origin=True) == b"HTTP/1.1 200 OK\r\nService-Worker-Allowed: /\r\n\r\n"
 
 
-def test_a_connection_option_cannot_take_the_length_away() -> None:
+def test_a_connection_option_cannot_remove_the_length() -> None:
     wire = passed_on("Connection: content-length", "Content-Length: 3")
     assert wire == b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n"
 
 
-def test_fields_of_the_upstreams_own_connection_end_here() -> None:
+def test_fields_of_the_upstreams_connection_are_removed() -> None:
     wire = passed_on(
         "A: 1",
         "CONNECTION: Keep-Alive, x-hop",
@@ -148,23 +148,23 @@ def test_fields_of_the_upstreams_own_connection_end_here() -> None:
     assert wire == b"HTTP/1.1 200 OK\r\nA: 1\r\nB:\r\nC: 3\r\n\r\n"
 
 
-def test_other_lines_pass_byte_for_byte() -> None:
+def test_other_lines_are_relayed_byte_for_byte() -> None:
     lines = ("x-Connection: 1", "Connectionx: 2", "Via:  a \t", "X: content-length: 7", "Empty:")
     assert passed_on(*lines) == ("HTTP/1.1 200 OK\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def test_what_a_workspace_may_not_say_the_platform_may() -> None:
+def test_the_platform_may_send_fields_that_a_workspace_may_not() -> None:
     lines = ("Set-Cookie: session=1", "set-cookie: own=1", "Alt-Svc: h3", "Clear-Site-Data: *", "Date: now")
     assert passed_on(*lines) == b"HTTP/1.1 200 OK\r\nset-cookie: own=1\r\nDate: now\r\n\r\n"
     assert passed_on(*lines, from_workspace=False).count(b"\r\n") == len(lines) + 2
 
 
 @pytest.mark.parametrize("status", ["204 No Content", "100 Continue"])
-def test_an_answer_without_a_body_has_no_length(status: str) -> None:
+def test_a_response_without_a_body_has_no_length(status: str) -> None:
     assert passed_on("Content-Length: 0", status=status) == f"HTTP/1.1 {status}\r\n\r\n".encode()
 
 
-def test_framing_and_the_end_of_the_connection_are_said_anew() -> None:
+def test_framing_and_connection_fields_are_rewritten() -> None:
     wire = passed_on("transfer-encoding: Chunked", "Connection: close", close=True)
     assert wire == b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     switched = passed_on("Upgrade: websocket", "Connection: Upgrade", status="101 Switching Protocols")

@@ -1,4 +1,4 @@
-"""Cookies and tokens: whose they are, and who may see or set them."""
+"""Cookies: which are the platform's, and which a workspace may receive or set."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_a_workspace_cookie_holds_only_for_its_key_workspace_host_and_time() -> 
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"!" * 96, b"A" * 95, b"A" * 96, b"A" * 100, b"\xff" * 96])
-def test_noise_is_no_cookie(value: bytes) -> None:
+def test_invalid_workspace_cookies_are_rejected(value: bytes) -> None:
     assert verify(KEY, value, ID, HOST, 0) is None
 
 
@@ -60,7 +60,7 @@ def test_noise_is_no_cookie(value: bytes) -> None:
         (b";;a=1; ;", b"a=1"),
     ],
 )
-def test_platform_cookies_are_taken_out_and_others_stay(header: bytes, left: bytes) -> None:
+def test_platform_cookies_are_removed_and_others_stay(header: bytes, left: bytes) -> None:
     assert without_platform_cookies(header) == left
 
 
@@ -81,11 +81,11 @@ def test_platform_cookies_are_taken_out_and_others_stay(header: bytes, left: byt
         (b" a=domain=x", True),
     ],
 )
-def test_what_a_workspace_may_set(cookie: bytes, allowed: bool) -> None:
+def test_which_cookies_a_workspace_may_set(cookie: bytes, allowed: bool) -> None:
     assert may_set(cookie) is allowed
 
 
-def test_every_value_of_a_name_is_seen() -> None:
+def test_all_values_of_a_cookie_name_are_returned() -> None:
     assert cookie_values(b"a=1; b=2; a=3", b"a") == [b"1", b"3"]
     assert cookie_values(b"ab=1", b"a") == []
 

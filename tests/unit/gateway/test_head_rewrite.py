@@ -1,4 +1,4 @@
-"""Heads on their way through (RFC 9110, 7.6.1)."""
+"""Rewriting of request heads (RFC 9110, 7.6.1)."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def sent(*lines: str, workspace: bool = False) -> bytes:
     return request_for_api(head, FORWARDING).lower()
 
 
-def test_fields_that_connection_names_end_here() -> None:
+def test_fields_that_connection_names_are_removed() -> None:
     wire = sent("Connection: x-hop, close", "X-Hop: 1", "Keep-Alive: 5", "TE: trailers", "X-End: 2")
     assert b"x-hop" not in wire
     assert b"keep-alive" not in wire
@@ -36,7 +36,7 @@ def test_fields_that_connection_names_end_here() -> None:
         ("Cookie", "a=b"),
     ],
 )
-def test_a_field_that_decides_something_cannot_be_removed_by_naming_it(name: str, value: str) -> None:
+def test_naming_a_protected_field_in_connection_does_not_remove_it(name: str, value: str) -> None:
     assert f"{name}: {value}".lower().encode() in sent(f"Connection: {name}", f"{name}: {value}")
 
 
@@ -48,7 +48,7 @@ def test_forwarding_fields_of_a_client_are_replaced() -> None:
     )
 
 
-def test_the_key_between_parts_is_removed_from_what_clients_send() -> None:
+def test_an_internal_key_from_a_client_is_removed() -> None:
     theirs = ("X-CodeHub-Internal-Key: theirs", "x_codehub_internal-key: theirs")
     for wire in (sent(*theirs), sent(*theirs, workspace=True)):
         assert b"theirs" not in wire

@@ -1,4 +1,4 @@
-"""Tokens of the platform, wherever in a request they are, do not reach a workspace."""
+"""The platform's tokens do not reach a workspace, wherever they are in a request."""
 
 import base64
 import secrets
@@ -60,14 +60,14 @@ def test_only_the_cookies_with_a_token_are_removed() -> None:
 
 
 def test_only_the_subprotocols_with_a_token_are_removed() -> None:
-    """Pages cannot send other fields with a WebSocket, so some put their token here."""
+    """Pages cannot send other fields with a WebSocket, so some send their token in this one."""
     kubernetes = f"base64url.bearer.authorization.k8s.io.{encoded(TOKEN)[1].rstrip('=')}"
     wire = seen(f"Sec-WebSocket-Protocol: chat, {TOKEN}, v2", f"Sec-WebSocket-Protocol: {kubernetes}")
     assert "\r\nsec-websocket-protocol: chat, v2\r\n" in wire
     assert "sec-websocket-protocol" not in seen(f"Sec-WebSocket-Protocol: {TOKEN}")
 
 
-def test_every_line_of_a_field_is_looked_at() -> None:
+def test_every_line_of_a_field_is_searched() -> None:
     wire = seen("X-Api-Key: mine", f"X-Api-Key: {TOKEN}", "X-Api-Key: also mine")
     assert TOKEN not in wire and wire.count("x-api-key: ") == 2
 

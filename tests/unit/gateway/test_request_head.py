@@ -1,4 +1,4 @@
-"""The request head: what passes, and what is refused before an upstream sees a byte."""
+"""Request heads: which are parsed, and which are refused before an upstream receives a byte."""
 
 import pytest
 from hypothesis import given
@@ -70,12 +70,12 @@ def parse(text: str) -> RequestHead:
         GOOD + "Authorization: a\r\nAuthorization: b\r\n",
     ],
 )
-def test_what_could_be_read_in_two_ways_is_refused(text: str) -> None:
+def test_an_ambiguous_head_is_refused(text: str) -> None:
     with pytest.raises(BadRequestError):
         parse(text)
 
 
-def test_a_plain_head_is_understood() -> None:
+def test_a_valid_head_is_parsed() -> None:
     head = parse(
         "POST /a?b=c HTTP/1.1\r\nHost: Example.COM:80\r\nContent-Length: 12\r\nX-One: 1\r\nx-one: 2\r\n"
     )

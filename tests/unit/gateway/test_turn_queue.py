@@ -1,4 +1,4 @@
-"""What one connection sends at once is worked off in small steps, in order, and nothing is read meanwhile."""
+"""Input that arrives at once is processed in small steps and in order, and nothing is read meanwhile."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from codehub.gateway.http1.turn_queue import COSTLY_A_TICK, TurnQueue
 from codehub.gateway.http1.upstream import UpstreamConnection
 from codehub.gateway.websocket_frames import BUDGET, FRAME_COST
 from tests.integration.gateway.harness import MINE, SESSION, World, without_policy
-from tests.unit.gateway.fake_transport import Wire, arrive
+from tests.unit.gateway.fake_transport import FakeTransport, deliver
 
 CHUNK = b"1\r\nx\r\n"
 CHUNKS_A_TURN = LINES // 2
@@ -32,8 +32,8 @@ def one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_queue, "TURN_SECONDS", 0.0)
 
 
-class Rig:
-    """One client's connection and one upstream's, with a gateway in between and no network."""
+class ConnectionFixture:
+    """A client's and an upstream's connection, with a gateway in between and no network."""
 
     def __init__(self, image: str = "any") -> None:
         self.world = World(Path("/nowhere"), apps=False)
@@ -41,7 +41,7 @@ class Rig:
         self.gateway = self.world.gateway
         self.gateway.revocation.channel_answered()
         self.gateway.pool.connect = self._connect  # type: ignore[method-assign]
-        self.up, self.down = Wire(), Wire()
+        self.up, self.down = FakeTransport(), FakeTransport()
         self.upstream = UpstreamConnection("", self.gateway.pool)
         self.client = self.another()
         self.client.connection_made(cast(Any, self.down))
@@ -70,8 +70,8 @@ class Rig:
             await asyncio.sleep(0)
         raise AssertionError("it did not happen")
 
-    async def worked_off(self, wire: Wire, other: Wire, most: int) -> None:
-        """Wait until this one is read again. In no turn may `other` have got more than `most` bytes."""
+    async def processed(self, wire: FakeTransport, other: FakeTransport, most: int) -> None:
+        """Wait until `wire` is read again. In no turn may `other` receive more than `most` bytes."""
         while not wire.is_read:
             before = len(b"".join(other.sent))
             await asyncio.sleep(0)
@@ -80,138 +80,140 @@ class Rig:
 
 
 async def test_pipelined_requests_are_answered_one_a_turn_and_in_order() -> None:
-    rig, count = Rig(), 500
+    fixture, count = ConnectionFixture(), 500
     hosts = [f"unknown{number}" for number in range(count)]
     accept = "Accept: text/html\r\n"
-    rig.client.data_received(b"".join(rig.request(more=accept, host=host) for host in hosts))
-    assert len(rig.down.sent) == 1 and not rig.down.is_read
-    while not rig.down.is_read:
-        before = len(rig.down.sent)
+    fixture.client.data_received(b"".join(fixture.request(more=accept, host=host) for host in hosts))
+    assert len(fixture.down.sent) == 1 and not fixture.down.is_read
+    while not fixture.down.is_read:
+        before = len(fixture.down.sent)
         await asyncio.sleep(0)
-        assert len(rig.down.sent) - before <= 1
-    assert len(rig.down.sent) == count
-    assert all(answer.startswith(b"HTTP/1.1 421 ") for answer in rig.down.sent)
+        assert len(fixture.down.sent) - before <= 1
+    assert len(fixture.down.sent) == count
+    assert all(answer.startswith(b"HTTP/1.1 421 ") for answer in fixture.down.sent)
 
 
 async def test_relayed_requests_that_came_at_once_are_answered_in_order() -> None:
-    rig, count = Rig(), 20
-    await rig.connected(b"".join(rig.request(more=f"X-Number: {number}\r\n") for number in range(count)))
+    fixture, count = ConnectionFixture(), 20
+    await fixture.connected(
+        b"".join(fixture.request(more=f"X-Number: {number}\r\n") for number in range(count))
+    )
     for number in range(count):
-        await rig.until(lambda: rig.up.sent)
-        assert f"number: {number}\r\n".encode() in rig.up.sent.pop()
-        arrive(rig.upstream, OK)
-    assert without_policy(b"".join(rig.down.sent)) == OK * count
+        await fixture.until(lambda: fixture.up.sent)
+        assert f"number: {number}\r\n".encode() in fixture.up.sent.pop()
+        deliver(fixture.upstream, OK)
+    assert without_policy(b"".join(fixture.down.sent)) == OK * count
 
 
 async def test_a_request_that_comes_in_single_bytes_among_others_is_read() -> None:
-    rig = Rig()
-    for byte in rig.request(host="unknown") * 3:
-        rig.client.data_received(bytes((byte,)))
-        await rig.until(lambda: rig.down.is_read)
-    assert len(rig.down.sent) == 3
+    fixture = ConnectionFixture()
+    for byte in fixture.request(host="unknown") * 3:
+        fixture.client.data_received(bytes((byte,)))
+        await fixture.until(lambda: fixture.down.is_read)
+    assert len(fixture.down.sent) == 3
 
 
-async def test_chunks_of_a_request_pass_a_few_a_turn_and_all_arrive() -> None:
-    rig, body = Rig(), CHUNK * 2000 + b"0\r\n\r\n"
-    await rig.connected(rig.request("POST", "Transfer-Encoding: chunked\r\n"))
-    rig.up.sent.clear()
-    rig.client.data_received(body + rig.request(host="unknown"))
-    assert not rig.down.is_read
+async def test_chunks_of_a_request_are_relayed_a_few_a_turn_and_all_arrive() -> None:
+    fixture, body = ConnectionFixture(), CHUNK * 2000 + b"0\r\n\r\n"
+    await fixture.connected(fixture.request("POST", "Transfer-Encoding: chunked\r\n"))
+    fixture.up.sent.clear()
+    fixture.client.data_received(body + fixture.request(host="unknown"))
+    assert not fixture.down.is_read
     most = CHUNKS_A_TURN * len(CHUNK)
-    while b"".join(rig.up.sent) != body:
-        assert not rig.down.is_read
-        before = len(b"".join(rig.up.sent))
+    while b"".join(fixture.up.sent) != body:
+        assert not fixture.down.is_read
+        before = len(b"".join(fixture.up.sent))
         await asyncio.sleep(0)
-        assert 0 < len(b"".join(rig.up.sent)) - before <= most
-    arrive(rig.upstream, OK)
-    await rig.until(lambda: len(rig.down.sent) == 2)
-    assert rig.down.sent[1].startswith(b"HTTP/1.1 421 ")
+        assert 0 < len(b"".join(fixture.up.sent)) - before <= most
+    deliver(fixture.upstream, OK)
+    await fixture.until(lambda: len(fixture.down.sent) == 2)
+    assert fixture.down.sent[1].startswith(b"HTTP/1.1 421 ")
 
 
-async def test_a_request_body_waits_for_its_upstream_to_take_it() -> None:
-    rig, body = Rig(), CHUNK * 1000
-    await rig.connected(rig.request("POST", "Transfer-Encoding: chunked\r\n"))
-    rig.client.data_received(body)
-    rig.upstream.pause_writing()
+async def test_a_request_body_waits_until_its_upstream_takes_more() -> None:
+    fixture, body = ConnectionFixture(), CHUNK * 1000
+    await fixture.connected(fixture.request("POST", "Transfer-Encoding: chunked\r\n"))
+    fixture.client.data_received(body)
+    fixture.upstream.pause_writing()
     await asyncio.sleep(0)
-    passed = len(rig.up.sent)
+    passed = len(fixture.up.sent)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert len(rig.up.sent) == passed and not rig.down.is_read
-    rig.upstream.resume_writing()
-    await rig.worked_off(rig.down, rig.up, CHUNKS_A_TURN * len(CHUNK))
-    assert b"".join(rig.up.sent).endswith(body)
+    assert len(fixture.up.sent) == passed and not fixture.down.is_read
+    fixture.upstream.resume_writing()
+    await fixture.processed(fixture.down, fixture.up, CHUNKS_A_TURN * len(CHUNK))
+    assert b"".join(fixture.up.sent).endswith(body)
 
 
-async def test_chunks_of_an_answer_pass_a_few_a_turn_and_all_arrive() -> None:
-    rig, body = Rig(), CHUNK * 20_000 + b"0\r\n\r\n"
-    await rig.connected(rig.request())
-    arrive(rig.upstream, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
-    assert not rig.up.is_read
-    assert len(b"".join(rig.down.sent)) < 2000
-    await rig.worked_off(rig.up, rig.down, CHUNKS_A_TURN * len(CHUNK))
-    assert b"".join(rig.down.sent).endswith(b"\r\n\r\n" + body)
-    assert sum(map(len, rig.gateway.pool._idle.values())) == 1
+async def test_chunks_of_a_response_are_relayed_a_few_a_turn_and_all_arrive() -> None:
+    fixture, body = ConnectionFixture(), CHUNK * 20_000 + b"0\r\n\r\n"
+    await fixture.connected(fixture.request())
+    deliver(fixture.upstream, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+    assert not fixture.up.is_read
+    assert len(b"".join(fixture.down.sent)) < 2000
+    await fixture.processed(fixture.up, fixture.down, CHUNKS_A_TURN * len(CHUNK))
+    assert b"".join(fixture.down.sent).endswith(b"\r\n\r\n" + body)
+    assert sum(map(len, fixture.gateway.pool._idle.values())) == 1
 
 
-async def test_what_follows_an_answer_in_tiny_chunks_never_becomes_the_next_one() -> None:
-    rig, body = Rig(), CHUNK * 5000 + b"0\r\n\r\n"
-    await rig.connected(rig.request())
-    arrive(rig.upstream, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body + OK * 3000)
-    while not rig.up.closed:
+async def test_data_after_a_chunked_response_never_answers_the_next_request() -> None:
+    fixture, body = ConnectionFixture(), CHUNK * 5000 + b"0\r\n\r\n"
+    await fixture.connected(fixture.request())
+    deliver(fixture.upstream, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body + OK * 3000)
+    while not fixture.up.closed:
         await asyncio.sleep(0)
-    assert b"".join(rig.down.sent).endswith(body)
-    assert not any(rig.gateway.pool._idle.values())
+    assert b"".join(fixture.down.sent).endswith(body)
+    assert not any(fixture.gateway.pool._idle.values())
 
 
-async def test_an_answer_waits_for_its_client_and_is_whole_although_its_upstream_went() -> None:
-    rig, body = Rig(), CHUNK * 1000 + b"0\r\n\r\n"
-    await rig.connected(rig.request())
-    arrive(rig.upstream, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
-    rig.client.pause_writing()
-    rig.up.closed = True
-    rig.upstream.connection_lost(None)
-    sent = len(rig.down.sent)
+async def test_a_response_waits_for_its_client_and_is_complete_although_its_upstream_closed() -> None:
+    fixture, body = ConnectionFixture(), CHUNK * 1000 + b"0\r\n\r\n"
+    await fixture.connected(fixture.request())
+    deliver(fixture.upstream, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+    fixture.client.pause_writing()
+    fixture.up.closed = True
+    fixture.upstream.connection_lost(None)
+    sent = len(fixture.down.sent)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert len(rig.down.sent) == sent
-    rig.client.resume_writing()
-    while not b"".join(rig.down.sent).endswith(body):
+    assert len(fixture.down.sent) == sent
+    fixture.client.resume_writing()
+    while not b"".join(fixture.down.sent).endswith(body):
         await asyncio.sleep(0)
-    assert not rig.down.closed
+    assert not fixture.down.closed
 
 
-async def test_frames_pass_a_few_a_turn_both_ways_and_all_arrive() -> None:
-    rig = Rig()
-    await rig.connected(rig.request(more=UPGRADE))
+async def test_frames_are_relayed_a_few_a_turn_both_ways_and_all_arrive() -> None:
+    fixture = ConnectionFixture()
+    await fixture.connected(fixture.request(more=UPGRADE))
     down, up = b"\x82\x00\x82\x01x" * 5000, b"\x82\x80mask\x82\x81maskx" * 5000
-    arrive(rig.upstream, SWITCH + down)
-    rig.client.data_received(up)
-    assert not rig.up.is_read and not rig.down.is_read
-    while not (rig.up.is_read and rig.down.is_read):
-        before = len(b"".join(rig.up.sent)), len(b"".join(rig.down.sent))
+    deliver(fixture.upstream, SWITCH + down)
+    fixture.client.data_received(up)
+    assert not fixture.up.is_read and not fixture.down.is_read
+    while not (fixture.up.is_read and fixture.down.is_read):
+        before = len(b"".join(fixture.up.sent)), len(b"".join(fixture.down.sent))
         await asyncio.sleep(0)
-        assert len(b"".join(rig.up.sent)) - before[0] <= FRAMES_A_TURN * 7
-        assert len(b"".join(rig.down.sent)) - before[1] <= FRAMES_A_TURN * 3
-    assert b"".join(rig.up.sent).endswith(up)
-    assert b"".join(rig.down.sent).endswith(down)
-    assert rig.gateway.recorder.collect()
+        assert len(b"".join(fixture.up.sent)) - before[0] <= FRAMES_A_TURN * 7
+        assert len(b"".join(fixture.down.sent)) - before[1] <= FRAMES_A_TURN * 3
+    assert b"".join(fixture.up.sent).endswith(up)
+    assert b"".join(fixture.down.sent).endswith(down)
+    assert fixture.gateway.recorder.collect()
 
 
-async def test_an_upstream_is_read_again_after_an_answer_that_its_client_took_late() -> None:
-    """The transport stops the upstream within the last write; the next request on it needs an answer."""
-    rig = Rig()
-    await rig.connected(rig.request())
+async def test_an_upstream_is_read_again_after_its_client_read_a_response_late() -> None:
+    """The transport pauses the upstream during the last write. The next request on it needs a response."""
+    fixture = ConnectionFixture()
+    await fixture.connected(fixture.request())
     paused: list[bool] = []
 
     def send_in_part(_data: bytes) -> None:
-        rig.client.pause_writing()
-        paused.append(not rig.up.is_read)
+        fixture.client.pause_writing()
+        paused.append(not fixture.up.is_read)
 
-    rig.down.write = send_in_part  # type: ignore[method-assign]
-    arrive(rig.upstream, OK)
-    assert paused == [True] and rig.up.is_read
-    assert sum(map(len, rig.gateway.pool._idle.values())) == 1
+    fixture.down.write = send_in_part  # type: ignore[method-assign]
+    deliver(fixture.upstream, OK)
+    assert paused == [True] and fixture.up.is_read
+    assert sum(map(len, fixture.gateway.pool._idle.values())) == 1
 
 
 async def test_groups_take_turns_and_so_do_their_members() -> None:
@@ -224,41 +226,41 @@ async def test_groups_take_turns_and_so_do_their_members() -> None:
 
 
 async def test_an_error_in_a_step_ends_its_connection_and_not_the_queue() -> None:
-    rig = Rig()
-    await rig.connected(rig.request("POST", "Transfer-Encoding: chunked\r\n"))
-    rig.client.data_received(CHUNK * 100)
-    rig.client._body = cast(Any, None)
+    fixture = ConnectionFixture()
+    await fixture.connected(fixture.request("POST", "Transfer-Encoding: chunked\r\n"))
+    fixture.client.data_received(CHUNK * 100)
+    fixture.client._body = cast(Any, None)
     errors: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
-    await rig.until(lambda: rig.down.closed)
+    await fixture.until(lambda: fixture.down.closed)
     assert errors
     done: list[bool] = []
-    rig.gateway.turns.add("next", lambda: done.append(True))
-    await rig.until(lambda: done)
+    fixture.gateway.turns.add("next", lambda: done.append(True))
+    await fixture.until(lambda: done)
 
 
-async def test_an_address_that_costs_much_waits_for_its_turn_and_is_forgiven() -> None:
-    rig = Rig()
+async def test_a_costly_address_waits_for_its_turn_until_its_cost_is_forgotten() -> None:
+    fixture = ConnectionFixture()
     for _ in range(COSTLY_A_TICK):
-        rig.client.data_received(rig.request(host="unknown"))
-    assert len(rig.down.sent) == COSTLY_A_TICK
-    again = rig.another()
-    again.connection_made(cast(Any, Wire()))
-    wire = cast(Wire, again.transport)
-    again.data_received(rig.request(host="unknown"))
+        fixture.client.data_received(fixture.request(host="unknown"))
+    assert len(fixture.down.sent) == COSTLY_A_TICK
+    again = fixture.another()
+    again.connection_made(cast(Any, FakeTransport()))
+    wire = cast(FakeTransport, again.transport)
+    again.data_received(fixture.request(host="unknown"))
     assert not wire.sent and not wire.is_read
-    await rig.until(lambda: wire.sent and wire.is_read)
-    rig.gateway.addresses.start_tick()
-    again.data_received(rig.request(host="unknown"))
+    await fixture.until(lambda: wire.sent and wire.is_read)
+    fixture.gateway.addresses.start_tick()
+    again.data_received(fixture.request(host="unknown"))
     assert len(wire.sent) == 2
 
 
 async def test_a_relayed_request_costs_nothing() -> None:
-    rig = Rig()
-    await rig.connected(rig.request())
+    fixture = ConnectionFixture()
+    await fixture.connected(fixture.request())
     for _ in range(2 * COSTLY_A_TICK):
-        rig.up.sent.clear()
-        arrive(rig.upstream, OK)
-        rig.client.data_received(rig.request())
-        assert rig.up.sent
-    assert rig.client._share.costly == 0
+        fixture.up.sent.clear()
+        deliver(fixture.upstream, OK)
+        fixture.client.data_received(fixture.request())
+        assert fixture.up.sent
+    assert fixture.client._share.costly == 0

@@ -1,7 +1,7 @@
-"""Messages that were good until something was done to them.
+"""Mutated messages for fuzz tests.
 
-The runs of the test suite are short and the same each time. `FUZZ_EXAMPLES=20000` in the environment makes
-them that long, and different each time.
+The runs in the test suite are short and always the same. `FUZZ_EXAMPLES=20000` in the environment sets
+their length, and makes each run different.
 """
 
 import os
@@ -37,7 +37,7 @@ LINES = (
 
 @st.composite
 def mutated(draw: st.DrawFn, good: tuple[bytes, ...], most: int = 4) -> bytes:
-    """One of the good ones, after up to `most` changes."""
+    """Return one of the valid messages, after up to `most` changes."""
     data = draw(st.sampled_from(good))
     for _ in range(draw(st.integers(0, most))):
         data = draw(st.sampled_from(CHANGES))(draw, data)
@@ -59,7 +59,7 @@ def _insert(draw: st.DrawFn, data: bytes) -> bytes:
 
 
 def _replace(draw: st.DrawFn, data: bytes) -> bytes:
-    """A token in place of another one, or of as many bytes."""
+    """Replace a token, or some bytes, by another token."""
     old, new = draw(st.sampled_from(TOKENS)), draw(st.sampled_from(TOKENS))
     if old in data:
         return data.replace(old, new, 1)
@@ -120,15 +120,15 @@ CHANGES = (
 
 @st.composite
 def in_pieces(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """The same bytes as they may arrive."""
-    places = sorted(draw(st.lists(st.integers(0, len(data)), max_size=5)))
-    return [data[start:end] for start, end in zip([0, *places], [*places, len(data)], strict=True)]
+    """Cut bytes into pieces, as they may arrive."""
+    positions = sorted(draw(st.lists(st.integers(0, len(data)), max_size=5)))
+    return [data[start:end] for start, end in zip([0, *positions], [*positions, len(data)], strict=True)]
 
 
 def fuzz(examples: int) -> Callable[[Any], Any]:
-    wished = os.environ.get("FUZZ_EXAMPLES")
+    chosen = os.environ.get("FUZZ_EXAMPLES")
     return settings(
-        max_examples=int(wished) if wished else examples,
-        derandomize=not wished,
+        max_examples=int(chosen) if chosen else examples,
+        derandomize=not chosen,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )

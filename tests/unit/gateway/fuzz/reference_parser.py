@@ -1,4 +1,4 @@
-"""What h11, a strict parser with another past than llhttp's, reads in the same bytes."""
+"""h11 as a reference: a strict parser that shares no code with llhttp."""
 
 from dataclasses import dataclass
 
@@ -10,23 +10,25 @@ OURS = ("session", "__host-session", "codehub-workspace", "__host-codehub-worksp
 
 @dataclass(frozen=True)
 class Reading:
+    """A message as h11 reads it."""
+
     start: tuple[object, ...]
     """Method, target and version; or status and version."""
     fields: list[tuple[bytes, bytes]]
     end: int | None
-    """Where the message ends; None when it has not yet, or only the connection ends it."""
+    """Where the message ends. None if it is incomplete, or if only the connection ends it."""
     keep_alive: bool | None
-    """None where the connection may become something else first."""
+    """None if the connection may switch protocols."""
 
 
 def names_platform_cookie(cookies: bytes) -> bool:
-    """As a server reads a Cookie field that knows the whitespace of Latin-1, too."""
+    """Return whether a server that also strips Latin-1 whitespace would see a platform cookie."""
     names = (part.partition("=")[0].strip().lower() for part in cookies.decode("latin-1").split(";"))
     return any(name in OURS for name in names)
 
 
 def read_request(data: bytes) -> Reading | None:
-    """The first request in `data`, or None when h11 takes it for none."""
+    """Return the first request in `data`, or None if h11 rejects it."""
     return _read(h11.Connection(h11.SERVER, max_incomplete_event_size=LARGE), data)
 
 
@@ -56,7 +58,7 @@ def _read(connection: h11.Connection, data: bytes) -> Reading | None:
 
 
 def _read_body(connection: h11.Connection) -> bool:
-    """Whether the message is whole."""
+    """Return whether the message is complete."""
     while True:
         event = connection.next_event()
         if isinstance(event, h11.EndOfMessage):

@@ -1,4 +1,4 @@
-"""Request heads and bodies beside a second parser: no crash, and no two opinions on what a message is."""
+"""Request heads and bodies beside a second parser: no crash, and no disagreement about messages."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ HERE = Forwarding(b"192.0.2.7", "x", "http")
 
 
 def first_head(data: bytes) -> bytes:
-    """The head as a connection takes it from what came in; empty when there is none yet."""
+    """Return the head as a connection cuts it from its input, or nothing if it is incomplete."""
     return data[: data.find(b"\r\n\r\n") + 4] if b"\r\n\r\n" in data else b""
 
 
@@ -80,8 +80,8 @@ def test_heads_that_are_cut_at_any_point() -> None:
 
 @fuzz(300)
 @given(mutated(HEADS))
-def test_what_is_accepted_here_is_accepted_there(data: bytes) -> None:
-    """Which also means: no head that h11 finds wrong goes any further."""
+def test_h11_accepts_every_head_that_the_gateway_accepts(data: bytes) -> None:
+    """Therefore no head that h11 rejects is relayed."""
     head = first_head(data)
     if parsed(head) is not None:
         assert read_request(head) is not None
@@ -89,7 +89,7 @@ def test_what_is_accepted_here_is_accepted_there(data: bytes) -> None:
 
 @fuzz(300)
 @given(mutated(HEADS))
-def test_what_goes_on_is_one_message_with_the_same_framing(data: bytes) -> None:
+def test_the_rewritten_request_is_one_message_with_the_same_framing(data: bytes) -> None:
     head = first_head(data)
     ours = parsed(head)
     if ours is None:
@@ -114,7 +114,7 @@ def test_what_goes_on_is_one_message_with_the_same_framing(data: bytes) -> None:
 
 @fuzz(200)
 @given(st.binary(max_size=300), st.sampled_from(HEADS), st.integers(0, 100))
-def test_noise_is_refused_or_read(noise: bytes, good: bytes, at: int) -> None:
+def test_noise_is_refused_or_parsed(noise: bytes, good: bytes, at: int) -> None:
     for data in (noise, good[:at] + noise + good[at:], noise + b"\r\n\r\n"):
         parsed(first_head(data) or data)
 
@@ -133,7 +133,7 @@ def chunks_end(pieces: list[bytes]) -> int | str | None:
 
 @fuzz(250)
 @given(st.data())
-def test_both_see_the_same_end_of_chunks(data: st.DataObject) -> None:
+def test_both_find_the_same_end_of_a_chunked_body(data: st.DataObject) -> None:
     body = data.draw(mutated((BODY, b"0\r\n\r\n", b"5\r\n0\r\n\r\n\r\n0\r\n\r\n"), most=3)) + AFTER
     ours = chunks_end([body])
     assert ours == chunks_end(data.draw(in_pieces(body)))

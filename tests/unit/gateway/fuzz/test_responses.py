@@ -1,4 +1,4 @@
-"""Response heads beside a second parser: no crash, one opinion on framing, and nothing planted."""
+"""Response heads beside a second parser: no crash, the same framing, and no planted cookies."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +41,7 @@ def first_head(data: bytes) -> bytes:
 
 @fuzz(300)
 @given(mutated(HEADS), st.sampled_from([b"", b"hello", CHUNKS]), st.sampled_from([b"GET", b"HEAD"]))
-def test_both_see_the_same_status_and_the_same_end(data: bytes, body: bytes, method: bytes) -> None:
+def test_both_read_the_same_status_and_end(data: bytes, body: bytes, method: bytes) -> None:
     head = first_head(data)
     ours = parsed(head)
     if ours is None or ours.status == 101:
@@ -65,7 +65,9 @@ def test_both_see_the_same_status_and_the_same_end(data: bytes, body: bytes, met
 
 @fuzz(250)
 @given(mutated(HEADS), st.booleans(), st.booleans(), st.booleans())
-def test_what_goes_on_says_the_same(data: bytes, from_workspace: bool, own_origin: bool, close: bool) -> None:
+def test_the_rewritten_head_means_the_same(
+    data: bytes, from_workspace: bool, own_origin: bool, close: bool
+) -> None:
     head = first_head(data)
     ours = parsed(head)
     if ours is None or ours.status == 101:
@@ -92,6 +94,6 @@ def test_what_goes_on_says_the_same(data: bytes, from_workspace: bool, own_origi
 
 @fuzz(200)
 @given(st.binary(max_size=300), st.sampled_from(HEADS), st.integers(0, 60))
-def test_noise_is_refused_or_read(noise: bytes, good: bytes, at: int) -> None:
+def test_noise_is_refused_or_parsed(noise: bytes, good: bytes, at: int) -> None:
     for data in (noise, good[:at] + noise + good[at:]):
         parsed(first_head(data))

@@ -1,4 +1,4 @@
-"""The router and heads that were good once: it always decides, and what it lets through carries no secret."""
+"""The router and mutated heads: it always returns a result, and relays carry no secret."""
 
 import re
 from pathlib import Path
@@ -44,15 +44,15 @@ def a_world(apps: bool) -> World:
 
 
 def filled(made: World, data: bytes) -> bytes:
-    words = {"mine": MINE, "theirs": THEIRS, "session": SESSION, "cookie": made.cookie()}
-    for word, value in {**words, "platform": made.platform, "host": made.host}.items():
-        data = data.replace(b"{%b}" % word.encode(), value.encode())
+    values = {"mine": MINE, "theirs": THEIRS, "session": SESSION, "cookie": made.cookie()}
+    for name, value in {**values, "platform": made.platform, "host": made.host}.items():
+        data = data.replace(b"{%b}" % name.encode(), value.encode())
     return data
 
 
 @fuzz(200)
 @given(mutated(GOOD, most=3), st.booleans())
-async def test_it_always_decides(data: bytes, apps: bool) -> None:
+async def test_routing_always_returns_a_result(data: bytes, apps: bool) -> None:
     made = a_world(apps)
     data = filled(made, data)
     try:
@@ -60,14 +60,14 @@ async def test_it_always_decides(data: bytes, apps: bool) -> None:
     except BadRequestError:
         return
     for _ in range(2):  # the second time from memory
-        decision = made.gateway.router.route(head, "192.0.2.7")
-        if isinstance(decision, Lookup):
-            decision = await made.gateway.router.settle(decision, head)
-        if isinstance(decision, Relay):
-            check_relay(head, decision)
+        result = made.gateway.router.route(head, "192.0.2.7")
+        if isinstance(result, Lookup):
+            result = await made.gateway.router.settle(result, head)
+        if isinstance(result, Relay):
+            check_relay(head, result)
         else:
-            assert isinstance(decision, Reply)
-            check_reply(head, decision)
+            assert isinstance(result, Reply)
+            check_reply(head, result)
 
 
 def check_relay(head: RequestHead, relay: Relay) -> None:

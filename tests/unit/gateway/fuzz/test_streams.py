@@ -1,7 +1,7 @@
-"""Whatever a client sends: what reaches the upstreams is, for a second parser, what the gateway took it for.
+"""For a second parser, the upstreams receive exactly the requests that the gateway relayed.
 
-Everything is real but the sockets: a stream of bytes in pieces goes into a connection, and the upstreams are
-read by h11, request by request.
+Only the sockets are not real. A connection gets a stream of bytes in pieces, and h11 reads what the
+upstreams receive, request by request.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from codehub.gateway.http1.relay import Relay
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.http1.upstream import UpstreamConnection
 from tests.integration.gateway.harness import MINE, SESSION, World
-from tests.unit.gateway.fake_transport import Wire, arrive
+from tests.unit.gateway.fake_transport import FakeTransport, deliver
 from tests.unit.gateway.fuzz.mutations import fuzz, in_pieces, mutated
 
 FIELDS = b"Host: {host}\r\nCookie: session=%b; a=1\r\n" % SESSION.encode()
@@ -39,20 +39,20 @@ REQUESTS = (
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-class Asked:
-    """What the upstreams were asked, as h11 reads it."""
+class UpstreamLog:
+    """What the upstreams received, as h11 reads it."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[bytes, bytes]] = []
         self.whole = 0
 
 
-class H11Wire(Wire):
-    """The transport to an upstream that answers whatever h11 takes for a request."""
+class H11Transport(FakeTransport):
+    """Transport to an upstream that answers everything that h11 accepts as a request."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, received: UpstreamLog) -> None:
         super().__init__()
-        self.asked = asked
+        self.received = received
         self.connection: UpstreamConnection
         self._parser = h11.Connection(h11.SERVER)
 
@@ -61,28 +61,28 @@ class H11Wire(Wire):
             self._parser.receive_data(data)
         while (event := self._parser.next_event()) is not h11.NEED_DATA:
             if isinstance(event, h11.Request):
-                self.asked.begun.append((event.method, event.target))
+                self.received.begun.append((event.method, event.target))
             elif isinstance(event, h11.EndOfMessage):
                 self._answer()
 
     def _answer(self) -> None:
         rest, self._parser = self._parser.trailing_data[0], h11.Connection(h11.SERVER)
         assert rest == b"", "more than one request at a time"
-        self.asked.whole += 1
-        answer = ANSWER if self.asked.begun[-1][0] != b"HEAD" else ANSWER.removesuffix(b"ok")
-        asyncio.get_running_loop().call_soon(arrive, self.connection, answer)
+        self.received.whole += 1
+        answer = ANSWER if self.received.begun[-1][0] != b"HEAD" else ANSWER.removesuffix(b"ok")
+        asyncio.get_running_loop().call_soon(deliver, self.connection, answer)
 
 
-class Watched(ClientConnection):
-    """A connection that remembers what it believed to be a request that may pass."""
+class RecordingConnection(ClientConnection):
+    """Connection that records the requests it relays."""
 
     def __init__(self, gateway: Any) -> None:
         super().__init__(gateway)
-        self.believed: list[tuple[bytes, bytes]] = []
+        self.relayed: list[tuple[bytes, bytes]] = []
         self.bodies: list[Body | None] = []
 
     def _start_exchange(self, head: RequestHead, relay: Relay) -> None:
-        self.believed.append(tuple(relay.wire.split(b" ", 2)[:2]))  # type: ignore[arg-type]
+        self.relayed.append(tuple(relay.wire.split(b" ", 2)[:2]))  # type: ignore[arg-type]
         self.bodies.append(self._body)
         super()._start_exchange(head, relay)
 
@@ -91,19 +91,19 @@ class Watched(ClientConnection):
         return sum(body is None or body.done for body in self.bodies)
 
 
-class Rig:
+class StreamFixture:
     def __init__(self) -> None:
         self.world = World(Path("/nowhere"), apps=False)
-        self.asked = Asked()
+        self.received = UpstreamLog()
         gateway = self.world.gateway
         gateway.revocation.channel_answered()
         gateway.pool.connect = self._connect  # type: ignore[method-assign]
-        self.client = Watched(gateway)
-        self.wire = Wire()
+        self.client = RecordingConnection(gateway)
+        self.wire = FakeTransport()
         self.client.connection_made(cast(Any, self.wire))
 
     async def _connect(self, address: str) -> UpstreamConnection:
-        wire, connection = H11Wire(self.asked), UpstreamConnection(address, self.world.gateway.pool)
+        wire, connection = H11Transport(self.received), UpstreamConnection(address, self.world.gateway.pool)
         wire.connection = connection
         connection.connection_made(cast(Any, wire))
         return connection
@@ -118,29 +118,29 @@ class Rig:
             await self._rest()
 
     async def _rest(self) -> None:
-        """Until nothing happens any more."""
+        """Wait until nothing happens."""
         before, quiet = None, 0
         while quiet < 5:
             await asyncio.sleep(0)
-            now = (len(self.client.believed), self.asked.whole, len(self.wire.sent), self.client._state)
+            now = (len(self.client.relayed), self.received.whole, len(self.wire.sent), self.client._state)
             quiet = quiet + 1 if now == before else 0
             before = now
 
 
 @fuzz(150)
 @given(st.data())
-async def test_as_many_requests_come_out_as_the_gateway_believed(data: st.DataObject) -> None:
+async def test_upstreams_receive_the_requests_that_the_gateway_relayed(data: st.DataObject) -> None:
     requests = data.draw(st.lists(mutated(REQUESTS, most=2), min_size=1, max_size=5))
-    rig = Rig()
-    await rig.send(data.draw(in_pieces(rig.fill(b"".join(requests)))))
-    assert rig.asked.begun == rig.client.believed
-    assert rig.asked.whole == rig.client.whole
+    fixture = StreamFixture()
+    await fixture.send(data.draw(in_pieces(fixture.fill(b"".join(requests)))))
+    assert fixture.received.begun == fixture.client.relayed
+    assert fixture.received.whole == fixture.client.whole
 
 
-async def test_unchanged_requests_all_come_out() -> None:
-    """Or else the test above would prove nothing."""
-    rig = Rig()
-    await rig.send([rig.fill(b"".join(REQUESTS))])
-    assert rig.asked.begun == rig.client.believed
-    assert len(rig.asked.begun) == rig.asked.whole == len(REQUESTS)
-    assert b"".join(rig.wire.sent).count(b"HTTP/1.1 200 OK") == len(REQUESTS)
+async def test_unchanged_requests_all_reach_upstreams() -> None:
+    """This shows that the test above can fail."""
+    fixture = StreamFixture()
+    await fixture.send([fixture.fill(b"".join(REQUESTS))])
+    assert fixture.received.begun == fixture.client.relayed
+    assert len(fixture.received.begun) == fixture.received.whole == len(REQUESTS)
+    assert b"".join(fixture.wire.sent).count(b"HTTP/1.1 200 OK") == len(REQUESTS)
