@@ -1,1 +1,1 @@
-"""Measurements, each beside a peer in one run on one machine: `make bench`."""
+"""Benchmarks (`make bench`). Each compares CodeHub with a peer in one run on one machine."""

@@ -1,4 +1,4 @@
-"""The storage job beside `tar | zstd`: archive and restore of the same homes, in interleaved rounds."""
+"""Storage job beside `tar | zstd`: archive and restore of the same homes, in interleaved rounds."""
 
 import asyncio
 import itertools
@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from bench import table, tools, trees
-from bench.machine import PeakMemory, Quiet, no_free_memory
+from bench import sample_homes, table, tools
+from bench.machine import PeakMemory, no_free_memory
+from bench.sampler import Sampler
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import Generation
 from codehub.storage.archive.async_archive_store import ArchiveStore
@@ -30,11 +31,11 @@ from tests.trees import tree_hash
 
 EPOCH: Final = 1
 NEEDED_BYTES: Final = 40 << 30
-AT_LEAST = {"faithful": 1.1, "plain": 0.9}
-RESTORE_AT_LEAST = 1.0
-BELOW_MEGABYTES: Final = 150
+ARCHIVE_MINIMUM = {"faithful": 1.1, "plain": 0.9}
+RESTORE_MINIMUM = 1.0
+MEMORY_LIMIT_MB: Final = 150
 HEADER = (
-    "way",
+    "method",
     "seconds (min–max)",
     "speed × plain",
     "× synced",
@@ -45,7 +46,7 @@ HEADER = (
     "noise %",
 )
 PAIRS_HEADER = (
-    "way",
+    "method",
     "seconds (min–max)",
     "speed × plain",
     "each pair",
@@ -64,8 +65,8 @@ class Cost:
     noise: float = 0.0
 
 
-class Way(Protocol):
-    """One way to archive a home, which replaces its last archive, and to restore it to a new directory."""
+class Method(Protocol):
+    """Method to archive a home, replacing its last archive, and to restore it to a new directory."""
 
     name: str
 
@@ -75,10 +76,10 @@ class Way(Protocol):
 
 
 class Pipeline:
-    """`tar | zstd` and back, as a shell writes it. $1 is the home, $2 the archive."""
+    """Shell pipeline of `tar | zstd`, and the reverse. $1 is the home, $2 the archive."""
 
     def __init__(self, name: str, directory: Path) -> None:
-        self.name, self._pack = name, PEERS[name]
+        self.name, self._archive_command = name, PEERS[name]
         self._directory = directory / name
         self._directory.mkdir()
         self._archive = self._directory / "home.tar.zst"
@@ -86,7 +87,7 @@ class Pipeline:
 
     def archive(self, home: Path) -> Cost:
         self._archive.unlink(missing_ok=True)
-        cost = timed(_shell(self._pack, home, self._archive))
+        cost = timed(_shell(self._archive_command, home, self._archive))
         return replace(cost, bytes=self._archive.stat().st_size)
 
     def restore(self) -> Cost:
@@ -95,11 +96,11 @@ class Pipeline:
         return timed(_shell(UNPACK, target, self._archive))
 
 
-# The pipelines that the storage job is held against, word for word; all that differs is where they run.
+# Pipelines that the storage job is compared with.
 PLAIN = 'tar -c -C "$1" . | zstd -3 -T0 > "$2"'
 PEERS = {
     "plain": PLAIN,
-    # The plain one, and that it is on the disk when it ends, as the job promises.
+    # Like plain, and the archive is on the disk when the command ends, as the job promises.
     "synced": f'{PLAIN}; sync -f "$2"',
     "faithful": (
         'tar --sparse --xattrs --acls --format=posix -c -C "$1" . | zstd -3 -T0 '
@@ -109,8 +110,8 @@ PEERS = {
 UNPACK = 'zstd -d < "$2" | tar -x -C "$1"'
 
 
-class Job:
-    """CodeHub's storage job, told what the coordinator would tell it."""
+class StorageJob:
+    """CodeHub's storage job, with the spec that the coordinator would write."""
 
     name = "storage job"
 
@@ -122,10 +123,10 @@ class Job:
         self._location = StorageLocation(
             directory / "volumes", f"file://{directory}/archives", self._installation
         )
-        self._archive_key = "none yet"
+        self._archive_key = "none"
         self._numbers = itertools.count()
         self.restored = directory
-        """The home that was restored last."""
+        """The home that was last restored."""
 
     async def make_home(self) -> Path:
         volumes = LocalVolumes(self._location.volumes_root, self._installation)
@@ -145,7 +146,7 @@ class Job:
         return replace(cost, bytes=(self._directory / "archives" / self._archive_key).stat().st_size)
 
     def restore(self) -> Cost:
-        """Each into the volume of another owner, so that each finds a fresh directory."""
+        """Restore into the volume of a new owner, so that each restore has a fresh directory."""
         volume, op_id = self._key(f"owner-{next(self._numbers)}"), new_id()
         self.restored = LocalVolumes(self._location.volumes_root, self._installation).path(volume)
         key = self._archive_key
@@ -164,73 +165,82 @@ class Job:
         return timed(command, job_environment())
 
 
-def measure(directory: Path, quiet: Quiet, rounds: int, scale: float) -> None:
-    tools.need("tar", "zstd")
+def measure(directory: Path, sampler: Sampler, rounds: int, scale: float) -> None:
+    tools.require("tar", "zstd")
     if shutil.disk_usage(directory).free < NEEDED_BYTES * scale:
         raise tools.MissingToolError(
             f"{directory} needs {NEEDED_BYTES * scale / (1 << 30):.0f} GB of free space"
         )
-    for name, fill in (("mixed home", trees.mixed), ("small files", trees.small_files)):
-        place = directory / fill.__name__
-        place.mkdir()
-        job = Job(place)
+    homes = (
+        ("mixed home", "mixed", sample_homes.fill_mixed),
+        ("small files", "small_files", sample_homes.fill_small_files),
+    )
+    for name, subdirectory, fill in homes:
+        home_directory = directory / subdirectory
+        home_directory.mkdir()
+        job = StorageJob(home_directory)
         home = asyncio.run(job.make_home())
         fill(home, scale)
-        _measure_home(name, home, job, place, quiet, rounds)
+        _measure_home(name, home, job, home_directory, sampler, rounds)
 
 
-def _measure_home(name: str, home: Path, job: Job, place: Path, quiet: Quiet, rounds: int) -> None:
-    plain, *others = (Pipeline(peer, place) for peer in PEERS)
-    ways: list[Way] = [plain, *others, job]
+def _measure_home(
+    name: str, home: Path, job: StorageJob, directory: Path, sampler: Sampler, rounds: int
+) -> None:
+    plain, *others = (Pipeline(peer, directory) for peer in PEERS)
+    methods: list[Method] = [plain, *others, job]
     entries = list(home.rglob("*"))
     size = sum(path.stat().st_size for path in entries if path.is_file())
-    words = f"{name}, {len(entries):,} entries, {size / 1e6:.0f} MB"
-    for way in ways:
-        way.archive(home)  # warms the page cache, and does not count
-    with no_free_memory(place):
-        _show_archives(f"Archive: {words}", _rounds(ways, home, quiet, rounds))
-    quiet.wait()
-    with no_free_memory(place):
-        _show_restores(f"Restore: {words}", *_pairs(plain, job, 2 * rounds))
-    assert tree_hash(job.restored) == tree_hash(home), "what was restored is not what was archived"
+    description = f"{name}, {len(entries):,} entries, {size / 1e6:.0f} MB"
+    for method in methods:
+        method.archive(home)  # this warms the page cache, and does not count
+    with no_free_memory(directory):
+        _show_archives(f"Archive: {description}", _archive_rounds(methods, home, sampler, rounds))
+    sampler.wait()
+    with no_free_memory(directory):
+        _show_restores(f"Restore: {description}", *_restore_pairs(plain, job, 2 * rounds))
+    assert tree_hash(job.restored) == tree_hash(home), "the restored home differs from the archived one"
 
 
-def _rounds(ways: Sequence[Way], home: Path, quiet: Quiet, rounds: int) -> dict[str, list[Cost]]:
-    """Interleaved."""
-    costs: dict[str, list[Cost]] = {way.name: [] for way in ways}
+def _archive_rounds(
+    methods: Sequence[Method], home: Path, sampler: Sampler, rounds: int
+) -> dict[str, list[Cost]]:
+    """Measure the methods in turns."""
+    costs: dict[str, list[Cost]] = {method.name: [] for method in methods}
     for _ in range(rounds):
-        for way in ways:
-            costs[way.name].append(_sample(partial(way.archive, home), quiet))
+        for method in methods:
+            costs[method.name].append(_sample(partial(method.archive, home), sampler))
     return costs
 
 
-def _pairs(plain: Way, job: Way, pairs: int) -> tuple[list[Cost], list[Cost]]:
-    """Directly beside each other, in alternating order: the machine's speed drifts.
+def _restore_pairs(plain: Method, job: Method, pairs: int) -> tuple[list[Cost], list[Cost]]:
+    """Measure in pairs, in alternating order, because the machine's speed drifts.
 
-    None is repeated for its noise: each leaves a home behind, since removing them would slow down the next.
+    A noisy sample is not repeated. Each restore leaves a home behind, because removing it would slow
+    down the next restore.
     """
     costs: dict[str, list[Cost]] = {plain.name: [], job.name: []}
     for number in range(pairs):
-        for way in (job, plain) if number % 2 else (plain, job):
-            costs[way.name].append(_sample(way.restore, Quiet(patience=0)))
+        for method in (job, plain) if number % 2 else (plain, job):
+            costs[method.name].append(_sample(method.restore, Sampler(budget=0)))
     return costs[plain.name], costs[job.name]
 
 
-def _sample(work: Callable[[], Cost], quiet: Quiet) -> Cost:
-    cost, noise = quiet.sample(work)
+def _sample(work: Callable[[], Cost], sampler: Sampler) -> Cost:
+    cost, noise = sampler.sample(work)
     return replace(cost, noise=noise)
 
 
 def timed(command: list[str], env: dict[str, str] | None = None) -> Cost:
-    """Runs a command to its end. What earlier ones have left to write is written before."""
+    """Run a command to its end. Pending writes of earlier commands are flushed first."""
     os.sync()
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         began = time.perf_counter()
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=errors,
             env=env,
             start_new_session=True,
         )
@@ -242,28 +252,28 @@ def timed(command: list[str], env: dict[str, str] | None = None) -> Cost:
             os.killpg(child.pid, signal.SIGKILL)
             raise
         child.returncode = os.waitstatus_to_exitcode(status)
-        said.seek(0)
-        assert child.returncode == 0, f"{command} failed: {said.read().decode(errors='replace')}"
+        errors.seek(0)
+        assert child.returncode == 0, f"{command} failed: {errors.read().decode(errors='replace')}"
     return Cost(seconds, used.ru_utime + used.ru_stime, peak.megabytes)
 
 
-def _shell(words: str, *arguments: Path) -> list[str]:
-    return ["bash", "-o", "pipefail", "-c", words, "bench", *map(str, arguments)]
+def _shell(command: str, *arguments: Path) -> list[str]:
+    return ["bash", "-o", "pipefail", "-c", command, "bench", *map(str, arguments)]
 
 
 def _show_archives(title: str, costs: dict[str, list[Cost]]) -> None:
-    medians = {name: statistics.median(cost.seconds for cost in own) for name, own in costs.items()}
+    medians = {name: statistics.median(cost.seconds for cost in samples) for name, samples in costs.items()}
     rows = []
-    for name, own in costs.items():
+    for name, samples in costs.items():
         speeds = [table.ratio(medians[peer], medians[name]) for peer in PEERS]
-        cpu, peak, noise = _figures(own)
-        times = table.middle([cost.seconds for cost in own])
-        rows.append([name, times, *speeds, cpu, peak, f"{own[0].bytes / 1e6:.1f}", noise])
-    table.show(title, HEADER, rows)
-    for peer, least in AT_LEAST.items():
-        speed = medians[peer] / medians[Job.name]
-        table.bound(f"archive at least {least} x {peer}", f"{speed:.2f}", speed >= least)
-    bound_memory("archive", costs[Job.name])
+        cpu, peak, noise = _resources(samples)
+        times = table.median_and_range([cost.seconds for cost in samples])
+        rows.append([name, times, *speeds, cpu, peak, f"{samples[0].bytes / 1e6:.1f}", noise])
+    table.print_table(title, HEADER, rows)
+    for peer, minimum in ARCHIVE_MINIMUM.items():
+        speed = medians[peer] / medians[StorageJob.name]
+        table.print_bound(f"archive at least {minimum} x {peer}", f"{speed:.2f}", speed >= minimum)
+    print_memory_bound("archive", costs[StorageJob.name])
 
 
 def _show_restores(title: str, plain: list[Cost], job: list[Cost]) -> None:
@@ -271,23 +281,34 @@ def _show_restores(title: str, plain: list[Cost], job: list[Cost]) -> None:
     speed = statistics.median(speeds)
     each = ", ".join(f"{speed:.2f}" for speed in speeds)
     rows = []
-    for name, own, ratio, pairs in (("plain", plain, "1.00", ""), (Job.name, job, f"{speed:.2f}", each)):
-        rows.append([name, table.middle([cost.seconds for cost in own]), ratio, pairs, *_figures(own)])
-    table.show(title, PAIRS_HEADER, rows)
-    table.bound(f"restore at least {RESTORE_AT_LEAST} x plain", f"{speed:.2f}", speed >= RESTORE_AT_LEAST)
-    bound_memory("restore", job)
+    for name, samples, ratio, pairs in (
+        ("plain", plain, "1.00", ""),
+        (StorageJob.name, job, f"{speed:.2f}", each),
+    ):
+        rows.append(
+            [
+                name,
+                table.median_and_range([cost.seconds for cost in samples]),
+                ratio,
+                pairs,
+                *_resources(samples),
+            ]
+        )
+    table.print_table(title, PAIRS_HEADER, rows)
+    table.print_bound(f"restore at least {RESTORE_MINIMUM} x plain", f"{speed:.2f}", speed >= RESTORE_MINIMUM)
+    print_memory_bound("restore", job)
 
 
-def _figures(own: list[Cost]) -> tuple[str, str, str]:
-    """CPU, peak memory and noise."""
-    cpu = statistics.median(cost.cpu_seconds for cost in own)
-    return f"{cpu:.2f}", f"{_peak(own):.0f}", f"{max(cost.noise for cost in own):.1f}"
+def _resources(samples: list[Cost]) -> tuple[str, str, str]:
+    """Return CPU time, peak memory and noise."""
+    cpu = statistics.median(cost.cpu_seconds for cost in samples)
+    return f"{cpu:.2f}", f"{_peak(samples):.0f}", f"{max(cost.noise for cost in samples):.1f}"
 
 
-def bound_memory(what: str, own: list[Cost]) -> None:
-    peak = _peak(own)
-    table.bound(f"{what} below {BELOW_MEGABYTES} MB of memory", f"{peak:.0f}", peak < BELOW_MEGABYTES)
+def print_memory_bound(what: str, samples: list[Cost]) -> None:
+    peak = _peak(samples)
+    table.print_bound(f"{what} below {MEMORY_LIMIT_MB} MB of memory", f"{peak:.0f}", peak < MEMORY_LIMIT_MB)
 
 
-def _peak(own: list[Cost]) -> float:
-    return max(cost.peak_mb for cost in own)
+def _peak(samples: list[Cost]) -> float:
+    return max(cost.peak_mb for cost in samples)

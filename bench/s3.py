@@ -1,7 +1,7 @@
-"""An archive to an S3 server beside what it consists of: compressing alone, and uploading a ready file.
+"""Archive to an S3 server, beside its two parts: compression alone, and the upload of a finished file.
 
-A server is another machine in reality. Here it has a core for itself in the first table; in the second it
-shares all cores with what is measured.
+In production the server is another machine. Here it has its own core in the first table. In the
+second table it shares all cores with the measured processes.
 """
 
 import asyncio
@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import table, tools, trees
-from bench.archives import Cost, bound_memory, timed
-from bench.machine import Quiet, cores
+from bench import sample_homes, table, tools
+from bench.archives import Cost, print_memory_bound, timed
+from bench.machine import cores
+from bench.sampler import Sampler
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import Generation
 from codehub.storage.archive.async_archive_store import ArchiveStore
@@ -27,7 +28,7 @@ from codehub.ulids import new_id
 from tests import s3
 
 EPOCH: Final = 1
-AT_LEAST: Final = 0.9
+MINIMUM_SPEED: Final = 0.9
 PLAIN = 'tar -c -C "$1" . | zstd -3 -T0 -q > /dev/null'
 FAITHFUL = 'tar --sparse --xattrs --acls --format=posix -c -C "$1" . | zstd -3 -T0 -q > /dev/null'
 UPLOAD = """
@@ -44,19 +45,23 @@ WORKSPACE: Final = "w1"
 KEY: Final = f"users/u1/workspaces/{WORKSPACE}/home"
 OTHER_KEY: Final = f"users/u2/workspaces/{WORKSPACE}/home"
 GENERATION: Final = Generation("op1", None)
+ARCHIVE: Final = "archive.tar.zst"
+"""The finished archive that the upload reads."""
 
 
-class Stage:
-    """A home, its archive as a ready file, and the ways to measure with one server."""
+class S3Benchmark:
+    """Measurements of one home, its finished archive and one server."""
 
-    def __init__(self, directory: Path, home: Path, server: s3.S3Server, before: Sequence[str]) -> None:
-        self._directory, self._home, self._server, self._before = directory, home, server, list(before)
+    def __init__(self, directory: Path, home: Path, server: s3.S3Server, prefix: Sequence[str]) -> None:
+        self._directory, self._home, self._server = directory, home, server
+        self._prefix = list(prefix)
+        """Command that runs each measured command, such as taskset."""
         self._url = s3.new_store_url()
         self._location = StorageLocation(directory / "volumes", self._url, "bench")
         os.environ.update(server.environment())
         asyncio.run(ArchiveStore(self._url, "bench").initialise())
 
-    def ways(self) -> dict[str, Callable[[], Cost]]:
+    def methods(self) -> dict[str, Callable[[], Cost]]:
         return {
             "compressor": partial(self._shell, FAITHFUL),
             "plain compressor": partial(self._shell, PLAIN),
@@ -64,13 +69,13 @@ class Stage:
             "storage job": self._job,
         }
 
-    def _shell(self, words: str) -> Cost:
-        return timed([*self._before, "bash", "-o", "pipefail", "-c", words, "bench", str(self._home)])
+    def _shell(self, command: str) -> Cost:
+        return timed([*self._prefix, "bash", "-o", "pipefail", "-c", command, "bench", str(self._home)])
 
     def _upload(self) -> Cost:
-        ready = str(self._directory / "ready")
-        script = [sys.executable, "-c", UPLOAD, self._url, self._server.endpoint, "ready", ready]
-        return timed([*self._before, *script])
+        archive = str(self._directory / ARCHIVE)
+        script = [sys.executable, "-c", UPLOAD, self._url, self._server.endpoint, ARCHIVE, archive]
+        return timed([*self._prefix, *script])
 
     def _job(self) -> Cost:
         archive_op_id = new_id()
@@ -78,10 +83,9 @@ class Stage:
         asyncio.run(ArchiveStore(self._url, "bench").remove(archive_key(WORKSPACE, archive_op_id)))
         return cost
 
-    def there_and_back(self) -> tuple[Cost, Cost]:
-        """An archive, and its restore."""
-        archived = self._archive("back")
-        key = archive_key(WORKSPACE, "back")
+    def archive_and_restore(self) -> tuple[Cost, Cost]:
+        archived = self._archive("restored")
+        key = archive_key(WORKSPACE, "restored")
         restore = RestoreJob(self._location, WORKSPACE, OTHER_KEY, "op2", key, None, EPOCH, reserve=0)
         return archived, self._run(restore)
 
@@ -90,27 +94,27 @@ class Stage:
         return self._run(spec)
 
     def _run(self, spec: JobSpec) -> Cost:
-        place = self._directory / "jobs" / new_id()
-        place.mkdir(parents=True)
-        (place / SPEC).write_bytes(dump_spec(spec))
-        return timed([*self._before, sys.executable, "-m", "codehub.storage.jobs.program", str(place)])
+        directory = self._directory / "jobs" / new_id()
+        directory.mkdir(parents=True)
+        (directory / SPEC).write_bytes(dump_spec(spec))
+        return timed([*self._prefix, sys.executable, "-m", "codehub.storage.jobs.program", str(directory)])
 
 
-def measure(directory: Path, quiet: Quiet, rounds: int, scale: float) -> None:
-    tools.need("tar", "zstd", "taskset")
+def measure(directory: Path, sampler: Sampler, rounds: int, scale: float) -> None:
+    tools.require("tar", "zstd", "taskset")
     if not s3.PROGRAM.exists():
-        raise tools.MissingToolError("there is no S3 server: `make install-tests` builds one")
-    home = _make_home(directory / "mixed", trees.mixed, scale)
-    ours, theirs = cores()
-    with s3.S3Server.running(["taskset", "-c", str(theirs)]) as server:
-        stage = Stage(directory / "mixed", home, server, ["taskset", "-c", str(ours)])
-        _judge(_show(home, "the server has a core for itself", _rounds(stage, quiet, rounds)))
+        raise tools.MissingToolError("it needs an S3 server, which `make install-tests` builds")
+    home = _make_home(directory / "mixed", sample_homes.fill_mixed, scale)
+    own_core, server_core = cores()
+    with s3.S3Server.running(["taskset", "-c", str(server_core)]) as server:
+        benchmark = S3Benchmark(directory / "mixed", home, server, ["taskset", "-c", str(own_core)])
+        _check_speed(_show(home, "the server has its own core", _rounds(benchmark, sampler, rounds)))
     with s3.S3Server.running() as server:
-        stage = Stage(directory / "mixed", home, server, [])
-        _show(home, "the server shares all cores", _rounds(stage, quiet, rounds))
-        small = _make_home(directory / "small", trees.small_files, scale)
-        stages = {"mixed home": stage, "small files": Stage(directory / "small", small, server, [])}
-        _show_memory({name: stage.there_and_back() for name, stage in stages.items()})
+        benchmark = S3Benchmark(directory / "mixed", home, server, [])
+        _show(home, "the server shares all cores", _rounds(benchmark, sampler, rounds))
+        small = _make_home(directory / "small", sample_homes.fill_small_files, scale)
+        homes = {"mixed home": benchmark, "small files": S3Benchmark(directory / "small", small, server, [])}
+        _show_memory({name: each.archive_and_restore() for name, each in homes.items()})
 
 
 def _make_home(directory: Path, fill: Callable[[Path, float], None], scale: float) -> Path:
@@ -119,43 +123,43 @@ def _make_home(directory: Path, fill: Callable[[Path, float], None], scale: floa
     asyncio.run(volumes.provision(KEY, GENERATION, EPOCH, None))
     home = volumes.path(KEY)
     fill(home, scale)
-    pack = PLAIN.replace("> /dev/null", '-o "$2"')
-    timed(["bash", "-c", pack, "bench", str(home), str(directory / "ready")])
+    command = PLAIN.replace("> /dev/null", '-o "$2"')
+    timed(["bash", "-c", command, "bench", str(home), str(directory / ARCHIVE)])
     return home
 
 
-def _rounds(stage: Stage, quiet: Quiet, rounds: int) -> dict[str, list[Cost]]:
-    """Interleaved; a first round, which also warms the page cache, does not count."""
-    ways = stage.ways()
-    costs: dict[str, list[Cost]] = {name: [] for name in ways}
-    for work in ways.values():
-        work()
+def _rounds(benchmark: S3Benchmark, sampler: Sampler, rounds: int) -> dict[str, list[Cost]]:
+    """Measure the methods in turns. A first round warms the page cache, and does not count."""
+    methods = benchmark.methods()
+    costs: dict[str, list[Cost]] = {name: [] for name in methods}
+    for method in methods.values():
+        method()
     for _ in range(rounds):
-        for name, work in ways.items():
-            cost, noise = quiet.sample(work)
+        for name, method in methods.items():
+            cost, noise = sampler.sample(method)
             costs[name].append(replace(cost, noise=noise))
     return costs
 
 
 def _show(home: Path, title: str, costs: dict[str, list[Cost]]) -> dict[str, float]:
-    """The medians that it shows."""
-    medians = {name: statistics.median(cost.seconds for cost in own) for name, own in costs.items()}
+    """Print the table, and return the medians."""
+    medians = {name: statistics.median(cost.seconds for cost in samples) for name, samples in costs.items()}
     rows = []
-    for name, own in costs.items():
+    for name, samples in costs.items():
         peers = [table.ratio(medians[peer], medians[name]) for peer in PEERS]
-        peak, noise = max(cost.peak_mb for cost in own), max(cost.noise for cost in own)
-        times = table.middle([cost.seconds for cost in own])
+        peak, noise = max(cost.peak_mb for cost in samples), max(cost.noise for cost in samples)
+        times = table.median_and_range([cost.seconds for cost in samples])
         rows.append([name, times, *peers, f"{peak:.0f}", f"{noise:.1f}"])
     size = sum(path.stat().st_size for path in home.rglob("*") if path.is_file()) / 1e6
-    table.show(f"Archive to S3: {size:.0f} MB, {title}", HEADER, rows)
+    table.print_table(f"Archive to S3: {size:.0f} MB, {title}", HEADER, rows)
     return medians
 
 
-def _judge(medians: dict[str, float]) -> None:
-    """Where the server takes nothing from the job: the compressor has no server beside it, either."""
+def _check_speed(medians: dict[str, float]) -> None:
+    """Print the bound. Compression alone runs without a server, so the server has its own core here."""
     speed = max(medians["compressor"], medians["upload"]) / medians["storage job"]
-    words = f"archive to S3 at least {AT_LEAST} x the slower of compressor and upload"
-    table.bound(words, f"{speed:.2f}", speed >= AT_LEAST)
+    bound = f"archive to S3 at least {MINIMUM_SPEED} x the slower of compressor and upload"
+    table.print_bound(bound, f"{speed:.2f}", speed >= MINIMUM_SPEED)
 
 
 def _show_memory(costs: dict[str, tuple[Cost, Cost]]) -> None:
@@ -163,6 +167,6 @@ def _show_memory(costs: dict[str, tuple[Cost, Cost]]) -> None:
         [name, f"{archived.peak_mb:.0f}", f"{restored.peak_mb:.0f}"]
         for name, (archived, restored) in costs.items()
     ]
-    table.show("Memory with S3", ("home", "archive, peak MB", "restore, peak MB"), rows)
+    table.print_table("Memory with S3", ("home", "archive, peak MB", "restore, peak MB"), rows)
     for name, (archived, restored) in costs.items():
-        bound_memory(f"archive and restore with S3, {name},", [archived, restored])
+        print_memory_bound(f"archive and restore with S3, {name},", [archived, restored])

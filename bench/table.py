@@ -1,11 +1,11 @@
-"""Figures as a Markdown table, ready to be kept."""
+"""Markdown tables of figures, and verdicts on bounds."""
 
 import statistics
 from collections.abc import Sequence
 
 
-def show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table whose first column is text and whose others are figures."""
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table whose first column is text and whose other columns are figures."""
     lines = [list(header), *map(list, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
@@ -18,16 +18,16 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> No
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def middle(values: Sequence[float], digits: int = 2) -> str:
-    """The median with the range it came from."""
-    words = [f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
-    return f"{words[0]} ({words[1]}–{words[2]})"
+def median_and_range(values: Sequence[float], digits: int = 2) -> str:
+    """Return the median, minimum and maximum, such as `1.20 (1.10–1.40)`."""
+    numbers = [f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
+    return f"{numbers[0]} ({numbers[1]}–{numbers[2]})"
 
 
 def ratio(value: float, peer: float) -> str:
     return f"{value / peer:.2f}" if peer else "–"
 
 
-def bound(what: str, found: str, is_met: bool) -> None:
-    """The verdict on what was promised, in a line of its own."""
-    print(f"\nbound: {what}: {found}, {'met' if is_met else 'NOT met'}", flush=True)
+def print_bound(bound: str, measured: str, is_met: bool) -> None:
+    """Print whether a promised bound is met."""
+    print(f"\nbound: {bound}: {measured}, {'met' if is_met else 'NOT met'}", flush=True)

@@ -1,4 +1,4 @@
-"""What the measurements need besides CodeHub's own requirements."""
+"""Programs that the benchmarks need besides CodeHub's own requirements."""
 
 import os
 import shutil
@@ -10,20 +10,20 @@ from tests.services import TOOLS_DIR
 
 PROXY_VERSION = "5.3.0"
 PACKAGES = {"nginx": "nginx-light", "wrk": "wrk", "taskset": "util-linux", "zstd": "zstd", "tar": "tar"}
-POLICY = Path("/usr/sbin/policy-rc.d")
+SERVICE_POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 class MissingToolError(Exception):
-    """A part cannot be measured here; the message says what it lacks."""
+    """A missing program, without which a part cannot be measured."""
 
 
-def use_tools() -> None:
-    """Our own Node first, and the places where Debian keeps servers."""
+def extend_path() -> None:
+    """Put CodeHub's tools directory first in PATH, and Debian's directories of servers last."""
     os.environ["PATH"] = os.pathsep.join([str(TOOLS_DIR / "bin"), os.environ["PATH"], "/usr/sbin", "/sbin"])
 
 
-def need(*programs: str) -> None:
-    """Makes sure that these are installed; root installs what is missing."""
+def require(*programs: str) -> None:
+    """Raise MissingToolError unless these programs are installed. Root installs missing ones."""
     if not (missing := [name for name in programs if shutil.which(name) is None]):
         return
     command = ["apt-get", "install", "-y", *(PACKAGES.get(name, name) for name in missing)]
@@ -36,25 +36,25 @@ def need(*programs: str) -> None:
 
 
 def _install(command: list[str]) -> None:
-    """Debian would start a web server on port 80 with the package, unless its policy says no."""
-    forbid = not POLICY.exists()
-    if forbid:
-        POLICY.write_text("#!/bin/sh\nexit 101\n")
-        POLICY.chmod(0o755)
+    """Install packages, and keep Debian from starting a web server on port 80 with them."""
+    set_policy = not SERVICE_POLICY.exists()
+    if set_policy:
+        SERVICE_POLICY.write_text("#!/bin/sh\nexit 101\n")
+        SERVICE_POLICY.chmod(0o755)
     try:
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         for step in (["apt-get", "update", "-qq"], [*command, "-qq", "--no-install-recommends"]):
             subprocess.run(step, env=environment, check=False, stdout=subprocess.DEVNULL)
     finally:
-        if forbid:
-            POLICY.unlink()
+        if set_policy:
+            SERVICE_POLICY.unlink()
 
 
-def http_proxy() -> Path:
-    """The command of configurable-http-proxy in the tools directory, installed there where it is missing."""
-    need("node", "npm")
-    place = TOOLS_DIR / f"configurable-http-proxy-{PROXY_VERSION}"
-    if not place.is_dir():
+def install_http_proxy() -> Path:
+    """Install configurable-http-proxy into the tools directory if missing, and return its program."""
+    require("node", "npm")
+    directory = TOOLS_DIR / f"configurable-http-proxy-{PROXY_VERSION}"
+    if not directory.is_dir():
         print(f"Installing configurable-http-proxy {PROXY_VERSION}", flush=True)
         staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=TOOLS_DIR))
         install = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(staging)]
@@ -62,5 +62,5 @@ def http_proxy() -> Path:
         if done.returncode != 0:
             shutil.rmtree(staging)
             raise MissingToolError(f"npm could not install configurable-http-proxy {PROXY_VERSION}")
-        staging.rename(place)
-    return place / "node_modules/configurable-http-proxy/bin/configurable-http-proxy"
+        staging.rename(directory)
+    return directory / "node_modules/configurable-http-proxy/bin/configurable-http-proxy"

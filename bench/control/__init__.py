@@ -1,1 +1,1 @@
-"""Measurements of the control plane, with providers that answer at once."""
+"""Benchmarks of the control plane, with providers that return at once."""

@@ -1,4 +1,4 @@
-"""The control plane: the cost of an idle pass, how soon a wish is acted on, two thousand starts at once."""
+"""Control plane: cost of an idle sweep, latency of a request, and two thousand concurrent starts."""
 
 import asyncio
 import logging
@@ -8,24 +8,29 @@ from typing import Any, TypeVar
 import structlog
 import uvloop
 
-from bench.control import idle, starts, wishes
-from bench.control.stage import DurableServices
-from bench.machine import Quiet
+from bench.control import concurrent_starts, idle_sweep, request_latency
+from bench.control.environment import DurableServices
+from bench.sampler import Sampler
 
 SIZES = (1_000, 10_000, 100_000)
-WISHES = 300
+REQUESTS = 300
 STARTS = 2_000
 T = TypeVar("T")
 
 
-def measure(quiet: Quiet, rounds: int, scale: float) -> None:
+def measure(sampler: Sampler, rounds: int, scale: float) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     sizes = [max(100, int(size * scale)) for size in SIZES]
     with DurableServices.running() as services:
-        idle.show([quiet.sample(lambda size=size: _run(idle.idle(services, size))) for size in sizes])
-        wishes.show(*quiet.sample(lambda: _run(wishes.wishes(services, max(20, int(WISHES * scale))))))
-        count = max(50, int(STARTS * scale))
-        starts.show([quiet.sample(lambda: _run(starts.starts(services, count))) for _ in range(rounds)])
+        idle_sweep.show(
+            [sampler.sample(lambda size=size: _run(idle_sweep.measure(services, size))) for size in sizes]
+        )
+        requests = max(20, int(REQUESTS * scale))
+        request_latency.show(*sampler.sample(lambda: _run(request_latency.measure(services, requests))))
+        starts = max(50, int(STARTS * scale))
+        concurrent_starts.show(
+            [sampler.sample(lambda: _run(concurrent_starts.measure(services, starts))) for _ in range(rounds)]
+        )
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

@@ -1,1 +1,1 @@
-"""The gateway beside configurable-http-proxy and nginx."""
+"""Benchmarks of the gateway, beside configurable-http-proxy and nginx."""

@@ -1,4 +1,4 @@
-"""The processes of one run: upstreams, the peers, and CodeHub's gateway."""
+"""Processes of one run: upstreams, peers, and CodeHub's gateway."""
 
 import json
 import os
@@ -11,24 +11,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.gateway import ours
+from bench.gateway import codehub_gateway
 from bench.machine import cores
 from codehub.embedded import server_processes
 from codehub.embedded.server_account import own_account
 from tests.services import Services
 from tests.waiting import wait_for
 
-KIT = Path(__file__).parent
+FILES = Path(__file__).parent
 LOAD_CORE, PROXY_CORE = cores()
 HTTP, ECHO, PROXY, PROXY_API, NGINX = 9301, 9311, 9302, 9303, 9304
-HTTP_PREFIX, WS_PREFIX = f"/w/{ours.HTTP_WORKSPACE}", f"/w/{ours.WS_WORKSPACE}"
+HTTP_PREFIX, WS_PREFIX = f"/w/{codehub_gateway.HTTP_WORKSPACE}", f"/w/{codehub_gateway.WS_WORKSPACE}"
 SIZES = {"/small": 100, "/large": 100 * 1024}
 STOP = [(signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)]
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where to send requests, and whose CPU time they cost."""
+    """Address for requests, and the processes whose CPU time they cost."""
 
     name: str
     port: int
@@ -50,20 +50,22 @@ def pinned(core: int, *command: str | Path) -> list[str]:
 
 
 class Stack:
+    """Upstreams and proxies, each as a child process."""
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def upstreams(self) -> Target:
-        """The bare upstreams; asked directly they show what the harness itself can do."""
+        """Start the upstreams. Direct requests to them show the limit of the harness."""
         (self._directory / "large.bin").write_bytes(os.urandom(SIZES["/large"]))
-        self._start("upstream", LOAD_CORE, "nginx", "-c", self._filled("upstream.nginx.conf"))
-        self._start("echo", LOAD_CORE, "node", KIT / "wsecho.mjs", str(ECHO))
-        return self._answering(Target("direct", HTTP, ECHO))
+        self._start("upstream", LOAD_CORE, "nginx", "-c", self._render("upstream.nginx.conf"))
+        self._start("echo", LOAD_CORE, "node", FILES / "wsecho.mjs", str(ECHO))
+        return self._checked(Target("direct", HTTP, ECHO))
 
     def nginx(self) -> Target:
-        pid = self._start("nginx", PROXY_CORE, "nginx", "-c", self._filled("proxy.nginx.conf"))
-        return self._answering(Target("nginx", NGINX, pids=[pid]))
+        pid = self._start("nginx", PROXY_CORE, "nginx", "-c", self._render("proxy.nginx.conf"))
+        return self._checked(Target("nginx", NGINX, pids=[pid]))
 
     def http_proxy(self, program: Path) -> Target:
         addresses = [
@@ -81,14 +83,17 @@ class Stack:
         wait_for(lambda: _status(f"http://127.0.0.1:{PROXY}/_chp_healthz"), "configurable-http-proxy")
         _add_route(HTTP_PREFIX, HTTP)
         _add_route(WS_PREFIX, ECHO)
-        return self._answering(Target("configurable-http-proxy", PROXY, pids=[pid]))
+        return self._checked(Target("configurable-http-proxy", PROXY, pids=[pid]))
 
     def codehub(self, services: Services) -> Target:
-        upstreams = {ours.HTTP_WORKSPACE: f"tcp:127.0.0.1:{HTTP}", ours.WS_WORKSPACE: f"tcp:127.0.0.1:{ECHO}"}
-        environment, cookie = ours.prepare(services, upstreams)
+        upstreams = {
+            codehub_gateway.HTTP_WORKSPACE: f"tcp:127.0.0.1:{HTTP}",
+            codehub_gateway.WS_WORKSPACE: f"tcp:127.0.0.1:{ECHO}",
+        }
+        environment, cookie = codehub_gateway.prepare(services, upstreams)
         command = (sys.executable, "-m", "codehub", "serve", "gateway")
         pid = self._start("gateway", PROXY_CORE, *command, environment=environment)
-        return self._answering(Target("CodeHub", ours.PORT, pids=[pid], cookie=cookie))
+        return self._checked(Target("CodeHub", codehub_gateway.PORT, pids=[pid], cookie=cookie))
 
     def stop(self) -> None:
         for child in reversed(self._processes):
@@ -104,18 +109,18 @@ class Stack:
         self._processes.append(child)
         return child.pid
 
-    def _filled(self, name: str) -> Path:
-        text = (KIT / name).read_text().replace("@DIR@", str(self._directory)).replace("@SMALL@", "x" * 100)
+    def _render(self, name: str) -> Path:
+        text = (FILES / name).read_text().replace("@DIR@", str(self._directory)).replace("@SMALL@", "x" * 100)
         path = self._directory / name
         path.write_text(text)
         return path
 
-    def _answering(self, target: Target) -> Target:
-        """The target, once it gives the right answers: a fast refusal would make fine figures."""
-        wait_for(lambda: _status(target.http + "/small", target.cookie), f"{target.name} to answer")
+    def _checked(self, target: Target) -> Target:
+        """Return the target once its responses are right: a fast error would give good figures."""
+        wait_for(lambda: _status(target.http + "/small", target.cookie), f"a response of {target.name}")
         for path, size in SIZES.items():
-            answer = _get(target.http + path, target.cookie)
-            assert answer == (200, size), f"{target.name} answers {path} with {answer}"
+            response = _get(target.http + path, target.cookie)
+            assert response == (200, size), f"{target.name} responds to {path} with {response}"
         assert all(child.poll() is None for child in self._processes), self._logs()
         return target
 
@@ -126,7 +131,7 @@ class Stack:
 
 
 @contextmanager
-def stacked(directory: Path) -> Iterator[Stack]:
+def running_stack(directory: Path) -> Iterator[Stack]:
     stack = Stack(directory)
     try:
         yield stack
@@ -145,12 +150,14 @@ def _add_route(path: str, port: int) -> None:
 
 
 def _get(url: str, cookie: str = "") -> tuple[int, int]:
-    with urllib.request.urlopen(urllib.request.Request(url, headers={"Cookie": cookie}), timeout=5) as answer:
-        return answer.status, len(answer.read())
+    with urllib.request.urlopen(
+        urllib.request.Request(url, headers={"Cookie": cookie}), timeout=5
+    ) as response:
+        return response.status, len(response.read())
 
 
 def _status(url: str, cookie: str = "") -> int:
-    """The status of an answer, or 0 while there is none."""
+    """Return the status of a response, or 0 if there is none."""
     try:
         return _get(url, cookie)[0]
     except OSError:

@@ -1,4 +1,4 @@
-// WebSocket load on raw TCP (no framing library, so that the generator stays cheap next to the proxy under test).
+// Generate WebSocket load on raw TCP. Without a framing library, it uses little CPU beside the proxy under test.
 //
 //   node wsload.mjs URL SECONDS CONNECTIONS [PAYLOAD]
 //
@@ -26,10 +26,10 @@ let measuring = false;
 let done = false;
 let start;
 
-function fail(why) {
+function fail(reason) {
   if (done) return;
   failed++;
-  process.stderr.write(`fail: ${why}\n`);
+  process.stderr.write(`fail: ${reason}\n`);
   if (opened < connections) process.exit(1);
 }
 

@@ -1,4 +1,4 @@
-"""The peers: the image's own command, and a `docker run` of an identical container, started and polled."""
+"""Baselines: the image's own command, and `docker run` of an identical container."""
 
 import os
 import signal
@@ -20,11 +20,11 @@ from tests.waiting import wait_for
 IMAGE = BUILT_IN[0]
 POLL_SECONDS = 0.02
 STOP = [(signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)]
-TWIN, TWIN_NETWORK, TWIN_ADDRESS = "by-hand", "by-hand", "10.221.0.2"
+CONTAINER, NETWORK, ADDRESS = "baseline", "baseline", "10.221.0.2"
 
 
-class Bare:
-    """The image's command in a home that it knows, until it answers on its socket."""
+class BareCommand:
+    """The image's command in a home that it has used before, until it responds on its socket."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -54,7 +54,7 @@ class Bare:
 
 
 def _until_ready(client: httpx.Client, began: float) -> float:
-    wait_for(lambda: _is_ready(client), "the IDE to answer", every=POLL_SECONDS)
+    wait_for(lambda: _is_ready(client), "a response of the IDE", every=POLL_SECONDS)
     return time.perf_counter() - began
 
 
@@ -65,38 +65,38 @@ def _is_ready(client: httpx.Client) -> bool:
         return False
 
 
-class DockerTwin:
-    """`docker run` with everything that CodeHub gives a workspace's container, on a network that is there."""
+class DockerRun:
+    """`docker run` with the options of a workspace's container, on an existing network."""
 
     def __init__(self, engine: OwnEngine, workspace_id: str, directory: Path) -> None:
         self._engine = engine
-        engine.docker("network", "create", "--subnet", "10.221.0.0/29", TWIN_NETWORK)
+        engine.docker("network", "create", "--subnet", "10.221.0.0/29", NETWORK)
         home = directory / "docker-home"
         home.mkdir()
-        self._arguments = _arguments_like(workspace_id, home)
+        self._arguments = _docker_arguments(workspace_id, home)
 
     def measure(self) -> float:
         began = time.perf_counter()
         self._engine.docker("run", *self._arguments)
-        with httpx.Client(base_url=f"http://{TWIN_ADDRESS}:{IMAGE.port}") as client:
+        with httpx.Client(base_url=f"http://{ADDRESS}:{IMAGE.port}") as client:
             return _until_ready(client, began)
 
     def end(self) -> None:
-        self._engine.docker("rm", "--force", TWIN)
+        self._engine.docker("rm", "--force", CONTAINER)
 
 
-def _arguments_like(workspace_id: str, home: Path) -> list[str]:
-    """What CodeHub's configuration of a container says, in the words of the command line."""
-    spec = WorkloadSpec(workspace_id, IMAGE, home, "by-hand", 2_100_000)
-    setting = ContainerSettings(host_files.user_of(spec), home.with_name("docker-files"))
-    host_files.prepare(spec, setting)
-    config = container_config(spec, setting, "", TWIN_NETWORK, TWIN_ADDRESS)
+def _docker_arguments(workspace_id: str, home: Path) -> list[str]:
+    """Return CodeHub's configuration of a container as arguments of `docker run`."""
+    spec = WorkloadSpec(workspace_id, IMAGE, home, "baseline", 2_100_000)
+    settings = ContainerSettings(host_files.user_of(spec), home.with_name("docker-files"))
+    host_files.prepare(spec, settings)
+    config = container_config(spec, settings, "", NETWORK, ADDRESS)
     return [*_flags(config), str(config["Image"])]
 
 
 def _flags(config: dict[str, Any]) -> list[str]:
     host = config["HostConfig"]
-    flags = ["--detach", "--name", TWIN, "--network", TWIN_NETWORK, "--ip", TWIN_ADDRESS]
+    flags = ["--detach", "--name", CONTAINER, "--network", NETWORK, "--ip", ADDRESS]
     flags += ["--user", config["User"], "--workdir", config["WorkingDir"], "--hostname", config["Hostname"]]
     flags += [part for variable in config["Env"] for part in ("--env", variable)]
     flags += ["--cpus", str(host["NanoCpus"] / 1e9), "--memory", str(host["Memory"])]
@@ -109,6 +109,6 @@ def _flags(config: dict[str, Any]) -> list[str]:
         for part in ("--log-opt", f"{name}={value}")
     ]
     for mount in host["Mounts"]:
-        words = f"type=bind,source={mount['Source']},target={mount['Target']}"
-        flags += ["--mount", words + (",readonly" if mount.get("ReadOnly") else "")]
+        value = f"type=bind,source={mount['Source']},target={mount['Target']}"
+        flags += ["--mount", value + (",readonly" if mount.get("ReadOnly") else "")]
     return flags

@@ -1,4 +1,4 @@
-"""A database of its own on a PostgreSQL that writes through, and providers that answer at once."""
+"""Environment of the control plane benchmarks: a database, and providers that return at once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -11,7 +11,7 @@ import asyncpg
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from bench.control.instant import InstantRuntime, InstantVolumes, instant_providers
+from bench.control.instant_providers import InstantRuntime, InstantVolumes, instant_providers
 from codehub.coordinator.leadership_loop import serve
 from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.coordinator.providers import Providers
@@ -27,13 +27,13 @@ from codehub.settings import Settings, load
 from tests.services import TOOLS_DIR, Services
 
 LIMITS = Limits(10**6, 10**6, 10**6)
-AT_REST = "phase = desired_state AND operation = 'NONE'"
-Sent = tuple[str, tuple[Any, ...]]
-"""A statement and its values."""
+SETTLED = "phase = desired_state AND operation = 'NONE'"
+Statement = tuple[str, tuple[Any, ...]]
+"""SQL and its parameters."""
 
 
 class DurableServices(Services):
-    """PostgreSQL that writes through, as it does for people."""
+    """Services whose PostgreSQL writes through to the disk, as in production."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,8 +41,8 @@ class DurableServices(Services):
 
 
 @dataclass
-class Stage:
-    """A database of its own, and providers that answer at once."""
+class Environment:
+    """Database of one measurement, and providers that return at once."""
 
     url: str
     settings: Settings
@@ -52,7 +52,7 @@ class Stage:
     volumes: InstantVolumes
 
     @asynccontextmanager
-    async def led(self) -> AsyncIterator[None]:
+    async def running_leader(self) -> AsyncIterator[None]:
         stop = asyncio.Event()
         task = asyncio.create_task(
             serve(self.settings, self.providers, PostgresBackend(self.settings), stop=stop)
@@ -63,8 +63,8 @@ class Stage:
             stop.set()
             await task
 
-    async def until(self, condition: str, seconds: float = 120) -> None:
-        """Wait until no row is otherwise."""
+    async def wait_until_all(self, condition: str, seconds: float = 120) -> None:
+        """Wait until all rows meet an SQL condition."""
         query = text(f"SELECT count(*) FROM workspaces WHERE NOT ({condition})")
         async with asyncio.timeout(seconds), self.engine.connect() as conn:
             await conn.execution_options(isolation_level="AUTOCOMMIT")
@@ -79,25 +79,25 @@ class Stage:
                 backends=Backends("process", "local-dir"), now=datetime.now(UTC),
             )  # fmt: skip
 
-    async def copy(self, model: Workspace, ids: Sequence[str]) -> None:
-        """As many rows as ids, each like the model's."""
+    async def insert_copies(self, model: Workspace, ids: Sequence[str]) -> None:
+        """Insert one copy of the model's row for each id."""
         columns = [column.name for column in workspaces.columns if column.name not in ("number", "version")]
-        own = {
-            "id": "made.id",
-            "home_store_key": "'users/u1/workspaces/' || made.id || '/home'",
-            "archive_key": "replace(archive_key, model.id, made.id)",
+        replaced = {
+            "id": "target.id",
+            "home_store_key": "'users/u1/workspaces/' || target.id || '/home'",
+            "archive_key": "replace(archive_key, model.id, target.id)",
         }
-        values = ", ".join(own.get(name, f"model.{name}") for name in columns)
-        copying = text(
+        values = ", ".join(replaced.get(name, f"model.{name}") for name in columns)
+        statement = text(
             f"INSERT INTO workspaces ({', '.join(columns)}) SELECT {values} "
-            "FROM workspaces model, unnest(CAST(:ids AS text[])) AS made (id) WHERE model.id = :model"
+            "FROM workspaces model, unnest(CAST(:ids AS text[])) AS target (id) WHERE model.id = :model"
         )
         async with self.engine.begin() as conn:
-            await conn.execute(copying, {"model": model.id, "ids": list(ids)})
+            await conn.execute(statement, {"model": model.id, "ids": list(ids)})
 
 
 @asynccontextmanager
-async def set_up(services: Services) -> AsyncIterator[Stage]:
+async def bench_environment(services: Services) -> AsyncIterator[Environment]:
     url = await services.migrated_database()
     settings = load(
         database_url=url, redis_url=services.redis.url, disk_reserve_bytes=0, ttl_standby_seconds=0,
@@ -107,29 +107,29 @@ async def set_up(services: Services) -> AsyncIterator[Stage]:
     async with engine.begin() as conn:
         await conn.execute(users.insert().values(id="u1", username="u1", password_hash="x", role="user"))
     try:
-        yield Stage(url, settings, engine, *instant_providers())
+        yield Environment(url, settings, engine, *instant_providers())
     finally:
         await engine.dispose()
         await services.drop_database(url)
 
 
 @dataclass
-class Statements:
-    """What is sent to PostgreSQL, in its order."""
+class StatementRecorder:
+    """Recorder of the statements that asyncpg sends, in their order."""
 
-    sent: list[Sent] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
 
     @contextmanager
-    def recorded(self) -> Iterator[None]:
+    def recording(self) -> Iterator[None]:
         execute = asyncpg.Connection._execute
 
-        async def recorded(
-            connection: Any, query: str, args: tuple[Any, ...], limit: int, timeout: Any, **rest: Any
+        async def record_and_execute(
+            connection: Any, query: str, args: tuple[Any, ...], limit: int, timeout: Any, **other: Any
         ) -> Any:
-            self.sent.append((query, args))
-            return await execute(connection, query, args, limit, timeout, **rest)
+            self.statements.append((query, args))
+            return await execute(connection, query, args, limit, timeout, **other)
 
-        asyncpg.Connection._execute = recorded
+        asyncpg.Connection._execute = record_and_execute
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Homes to measure with: the same bytes on every machine."""
+"""Sample homes, with the same bytes on every machine."""
 
 import random
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from typing import TypeVar
 MEGABYTE = 1 << 20
 POOL_BYTES = 24 * MEGABYTE
 
-Word = TypeVar("Word", str, bytes)
+Token = TypeVar("Token", str, bytes)
 
 
-def mixed(home: Path, scale: float) -> None:
-    """About 2 GB: sources and packages, programs, media that do not compress, a few large files."""
+def fill_mixed(home: Path, scale: float) -> None:
+    """Write about 2 GB: sources, programs, media that do not compress, and a few large files."""
     rng = random.Random(1)
     text, code = _text(rng), _machine_code(rng)
     for path in _paths(home / "src", int(45_000 * scale), 40):
@@ -26,8 +26,8 @@ def mixed(home: Path, scale: float) -> None:
         path.write_bytes(b"".join(_slice(text, rng, MEGABYTE) for _ in range(16)))
 
 
-def small_files(home: Path, scale: float) -> None:
-    """200,000 files of 1 KB, 40 in a directory."""
+def fill_small_files(home: Path, scale: float) -> None:
+    """Write 200,000 files of 1 KB, 40 in a directory."""
     rng = random.Random(2)
     text = _text(rng)
     for path in _paths(home / "node_modules", int(200_000 * scale), 40):
@@ -35,24 +35,26 @@ def small_files(home: Path, scale: float) -> None:
 
 
 def _text(rng: random.Random) -> bytes:
-    """A language that nobody speaks; it compresses about as sources do, and as fast."""
+    """Return random text that compresses about as well, and as fast, as source code."""
     words = ["".join(rng.choices("etaoinsrhldcumfpgwyb", k=rng.randint(2, 11))) for _ in range(4000)]
-    return " ".join(_talk(rng, [" ".join(phrase) for phrase in _phrases(rng, words)], 0.6)).encode()
+    return " ".join(
+        _random_sequence(rng, [" ".join(phrase) for phrase in _phrases(rng, words)], 0.6)
+    ).encode()
 
 
 def _machine_code(rng: random.Random) -> bytes:
-    """A processor that nobody builds; its code compresses about as programs do, and as fast."""
+    """Return random bytes that compress about as well, and as fast, as programs."""
     instructions = [rng.randbytes(rng.randint(1, 9)) for _ in range(6000)]
-    return b"".join(_talk(rng, [b"".join(phrase) for phrase in _phrases(rng, instructions)], 0.3))
+    return b"".join(_random_sequence(rng, [b"".join(phrase) for phrase in _phrases(rng, instructions)], 0.3))
 
 
-def _phrases(rng: random.Random, words: list[Word]) -> list[list[Word]]:
-    """Few words are frequent and most are rare, as everywhere."""
-    weights = _weights(len(words), 1.0)
-    return [rng.choices(words, cum_weights=weights, k=rng.randint(2, 20)) for _ in range(40_000)]
+def _phrases(rng: random.Random, tokens: list[Token]) -> list[list[Token]]:
+    """Return phrases in which few tokens are frequent and most are rare, as in real files."""
+    weights = _weights(len(tokens), 1.0)
+    return [rng.choices(tokens, cum_weights=weights, k=rng.randint(2, 20)) for _ in range(40_000)]
 
 
-def _talk(rng: random.Random, phrases: list[Word], bias: float) -> list[Word]:
+def _random_sequence(rng: random.Random, phrases: list[Token], bias: float) -> list[Token]:
     count = POOL_BYTES * len(phrases) // sum(map(len, phrases))
     return rng.choices(phrases, cum_weights=_weights(len(phrases), bias), k=count)
 

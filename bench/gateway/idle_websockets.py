@@ -1,4 +1,4 @@
-"""Many WebSockets on which nothing happens: what each costs in memory, and how fast they are opened."""
+"""Many idle WebSockets: how fast they open, and their memory."""
 
 import asyncio
 import resource
@@ -11,50 +11,50 @@ from bench.gateway.stack import Target
 from bench.machine import memory_megabytes
 
 CONNECTIONS = 4000
-AT_ONCE = 64
+CONCURRENT_OPENS = 64
 HEADER = ("proxy", "opened per second", "rate × chp", "MB per 1,000", "MB before")
 
 
 @dataclass(frozen=True)
-class Crowd:
-    rate: float
-    each_thousand_mb: float
-    before_mb: float
+class IdleCost:
+    opened_per_second: float
+    mb_per_thousand: float
+    mb_before: float
 
 
 def measure(targets: list[Target]) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    crowds = {target.name: asyncio.run(_crowd(target)) for target in targets if target.pids}
-    chp = crowds.get("configurable-http-proxy")
+    costs = {target.name: asyncio.run(_open_many(target)) for target in targets if target.pids}
+    chp = costs.get("configurable-http-proxy")
     rows = [
         [
             name,
-            f"{crowd.rate:,.0f}",
-            table.ratio(crowd.rate, chp.rate if chp else 0.0),
-            f"{crowd.each_thousand_mb:.1f}",
-            f"{crowd.before_mb:.0f}",
+            f"{cost.opened_per_second:,.0f}",
+            table.ratio(cost.opened_per_second, chp.opened_per_second if chp else 0.0),
+            f"{cost.mb_per_thousand:.1f}",
+            f"{cost.mb_before:.0f}",
         ]
-        for name, crowd in crowds.items()
+        for name, cost in costs.items()
     ]
-    table.show(f"Gateway: {CONNECTIONS:,} idle WebSockets", HEADER, rows)
+    table.print_table(f"Gateway: {CONNECTIONS:,} idle WebSockets", HEADER, rows)
 
 
-async def _crowd(target: Target) -> Crowd:
+async def _open_many(target: Target) -> IdleCost:
     writers: list[asyncio.StreamWriter] = []
-    turns = asyncio.Semaphore(AT_ONCE)
+    limit = asyncio.Semaphore(CONCURRENT_OPENS)
 
-    async def come() -> None:
-        async with turns:
+    async def open_one() -> None:
+        async with limit:
             writers.append(await _open(target))
 
     try:
-        await come()  # what only the first one costs, nobody else pays
+        await open_one()  # one-time costs of the proxy do not count
         before = memory_megabytes(target.pids)
         began = time.perf_counter()
-        await asyncio.gather(*(come() for _ in range(CONNECTIONS - 1)))
+        await asyncio.gather(*(open_one() for _ in range(CONNECTIONS - 1)))
         rate = (CONNECTIONS - 1) / (time.perf_counter() - began)
-        return Crowd(rate, (memory_megabytes(target.pids) - before) / (CONNECTIONS - 1) * 1000, before)
+        return IdleCost(rate, (memory_megabytes(target.pids) - before) / (CONNECTIONS - 1) * 1000, before)
     finally:
         for writer in writers:
             writer.transport.abort()

@@ -1,4 +1,4 @@
-"""Providers that answer at once, so that what is measured is the control plane itself."""
+"""Providers that return at once, so that only the control plane is measured."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ from codehub.storage.jobs.spec import (
     StorageLocation,
 )
 
-DONE = JobFact(JobState.SUCCEEDED, None, None, "")
+SUCCEEDED = JobFact(JobState.SUCCEEDED, None, None, "")
 
 
 class InstantRuntime:
@@ -60,12 +60,12 @@ class InstantRuntime:
 
 
 class InstantVolumes:
-    """Homes; what archives and jobs know lies here as well."""
+    """Homes in memory, and the state that archives and jobs share."""
 
     def __init__(self) -> None:
         self.homes: dict[str, VolumeFact] = {}
-        self.stored: dict[str, ArchiveFact] = {}
-        self._done: set[str] = set()
+        self.archives: dict[str, ArchiveFact] = {}
+        self._succeeded: set[str] = set()
 
     async def observe(self) -> dict[str, VolumeFact]:
         return dict(self.homes)
@@ -94,21 +94,21 @@ class InstantVolumes:
     async def status(self, key: str) -> VolumeFact | None:
         return self.homes.get(_workspace_of(key))
 
-    def work(self, job_id: str, spec: JobSpec) -> None:
-        self._done.add(job_id)
+    def run_job(self, job_id: str, spec: JobSpec) -> None:
+        self._succeeded.add(job_id)
         match spec:
             case ArchiveJob() | EmptyArchiveJob():
                 key = archive_key(spec.workspace_id, spec.archive_op_id)
                 fact = ArchiveFact(spec.workspace_id, spec.archive_op_id, key, "0" * 64, 1, 1, 1)
-                self.stored[key] = fact
+                self.archives[key] = fact
             case RestoreJob():
                 generation = Generation(spec.op_id, spec.archive_key)
                 self.homes[spec.workspace_id] = VolumeFact(generation)
             case DeleteJob():
                 self.homes.pop(spec.workspace_id, None)
 
-    def job(self, job_id: str) -> JobFact | None:
-        return DONE if job_id in self._done else None
+    def job_status(self, job_id: str) -> JobFact | None:
+        return SUCCEEDED if job_id in self._succeeded else None
 
 
 class InstantArchives:
@@ -119,17 +119,17 @@ class InstantArchives:
         return
 
     async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
-        return self._volumes.stored.get(archive_key(workspace_id, archive_op_id))
+        return self._volumes.archives.get(archive_key(workspace_id, archive_op_id))
 
     async def list(self) -> list[ListedArchive]:
         now = datetime.now(UTC)
         return [
             ListedArchive(fact.workspace_id, fact.archive_op_id, key, fact.bytes, now, True)
-            for key, fact in self._volumes.stored.items()
+            for key, fact in self._volumes.archives.items()
         ]
 
     async def remove(self, key: str) -> None:
-        self._volumes.stored.pop(key, None)
+        self._volumes.archives.pop(key, None)
 
 
 class InstantJobs:
@@ -137,10 +137,10 @@ class InstantJobs:
         self._volumes = volumes
 
     async def start(self, job_id: str, spec: JobSpec) -> None:
-        self._volumes.work(job_id, spec)
+        self._volumes.run_job(job_id, spec)
 
     async def status(self, job_id: str) -> JobFact | None:
-        return self._volumes.job(job_id)
+        return self._volumes.job_status(job_id)
 
     async def cancel(self, job_id: str) -> None:
         return

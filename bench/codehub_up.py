@@ -1,6 +1,7 @@
-"""`codehub up` from the command to ready, what it costs, and how fast the command line answers.
+"""Start of `codehub up` until ready, its CPU and memory, and the start of the command line.
 
-The peer is an earlier checkout with its own `.venv`, named by CODEHUB_BENCH_BEFORE: both run in turns.
+The peer is an earlier checkout with its own `.venv`. CODEHUB_BENCH_BEFORE names it. Both run in
+turns.
 """
 
 import os
@@ -11,23 +12,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import table
-from bench.machine import Quiet, cpu_seconds, memory_megabytes
+from bench.machine import cpu_seconds, memory_megabytes
+from bench.sampler import Sampler
 from tests.services import System, processes_of
 
 READY_SECONDS = 2.0
 IDLE_MEGABYTES = 200.0
 ANSWER_SECONDS = 0.3
 STARTED_SECONDS = 5.0
-"""For what parts still do once they answer."""
+"""Time for the work that parts still do after they first answer."""
 IDLE_SECONDS = 40.0
-"""After which the pools have closed the connections of the start."""
-HERE = Path(__file__).parents[1]
+"""Time after which the connection pools have closed the connections of the start."""
+ROOT = Path(__file__).parents[1]
 
-Measured = dict[str, list[float]]
+Figures = dict[str, list[float]]
 
 
 class _Checkout(System):
-    """The system of one checkout, on a data directory that exists."""
+    """System that runs the code of one checkout, on an existing data directory."""
 
     def __init__(self, checkout: Path) -> None:
         super().__init__({"GATEWAY_WORKERS": "2"})
@@ -46,74 +48,74 @@ class _Checkout(System):
         self.start()
         return time.perf_counter() - began
 
-    def own_processes(self) -> list[int]:
+    def processes(self) -> list[int]:
         return processes_of(self.data_dir)
 
-    def seconds_of(self, option: str) -> float:
+    def seconds_to_run(self, option: str) -> float:
         began = time.perf_counter()
         self.command(option).communicate()
         return time.perf_counter() - began
 
 
-def measure(quiet: Quiet, rounds: int) -> None:
-    checkouts = {"now": HERE}
+def measure(sampler: Sampler, rounds: int) -> None:
+    checkouts = {"now": ROOT}
     if before := os.environ.get("CODEHUB_BENCH_BEFORE"):
         checkouts = {"before": Path(before), **checkouts}
     systems = {name: _Checkout(path) for name, path in checkouts.items()}
-    figures: dict[str, Measured] = {name: {} for name in systems}
+    figures: dict[str, Figures] = {name: {} for name in systems}
     try:
         for system in systems.values():
             system.start()
             system.stop()
         for _ in range(rounds):
             for name, system in systems.items():
-                _sample(system, quiet, figures[name])
+                _sample(system, sampler, figures[name])
     finally:
         for system in systems.values():
             system.close()
     _show(figures)
 
 
-def _sample(system: _Checkout, quiet: Quiet, figures: Measured) -> None:
-    def note(what: str, look: Callable[[], float]) -> None:
-        figures.setdefault(what, []).append(look())
+def _sample(system: _Checkout, sampler: Sampler, figures: Figures) -> None:
+    def record(name: str, measure: Callable[[], float]) -> None:
+        figures.setdefault(name, []).append(measure())
 
-    quiet.also_own = system.own_processes
-    quiet.wait()
-    note("up to ready, seconds", system.seconds_to_ready)
+    sampler.measured_processes = system.processes
+    sampler.wait()
+    record("up to ready, seconds", system.seconds_to_ready)
     time.sleep(STARTED_SECONDS)
-    note("CPU of a start, seconds", lambda: cpu_seconds(system.own_processes()))
+    record("CPU of a start, seconds", lambda: cpu_seconds(system.processes()))
     time.sleep(IDLE_SECONDS)
-    note("memory when idle, MB", lambda: memory_megabytes(_roots(system)))
+    record("memory when idle, MB", lambda: memory_megabytes(_root_processes(system)))
     system.stop()
     for option in ("--help", "version"):
-        quiet.wait()
-        note(f"codehub {option}, seconds", lambda option=option: system.seconds_of(option))  # type: ignore[misc]
+        sampler.wait()
+        record(f"codehub {option}, seconds", lambda option=option: system.seconds_to_run(option))  # type: ignore[misc]
 
 
-def _roots(system: _Checkout) -> list[int]:
-    """Processes whose parent is not one of them: the memory of a tree is asked for by its root."""
-    own = set(system.own_processes())
-    return [pid for pid in own if _parent(pid) not in own]
+def _root_processes(system: _Checkout) -> list[int]:
+    """Return the processes whose parent is not one of the system: the roots of its process trees."""
+    pids = set(system.processes())
+    return [pid for pid in pids if _parent(pid) not in pids]
 
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def _show(figures: dict[str, Measured]) -> None:
+def _show(figures: dict[str, Figures]) -> None:
     header = ("", *(f"{name} (min–max)" for name in figures), "ratio")
     rows = []
-    for what in figures["now"]:
-        medians = [statistics.median(own[what]) for own in figures.values()]
+    for name in figures["now"]:
+        medians = [statistics.median(values[name]) for values in figures.values()]
         ratio = table.ratio(medians[-1], medians[0]) if len(medians) > 1 else "–"
-        rows.append([what, *(table.middle(own[what]) for own in figures.values()), ratio])
-    table.show("codehub up", header, rows)
-    now = {what: statistics.median(values) for what, values in figures["now"].items()}
-    for what, most in (
+        rows.append([name, *(table.median_and_range(values[name]) for values in figures.values()), ratio])
+    table.print_table("codehub up", header, rows)
+    now = {name: statistics.median(values) for name, values in figures["now"].items()}
+    for name, limit in (
         ("up to ready, seconds", READY_SECONDS),
         ("memory when idle, MB", IDLE_MEGABYTES),
         ("codehub --help, seconds", ANSWER_SECONDS),
         ("codehub version, seconds", ANSWER_SECONDS),
     ):
-        table.bound(f"{what}: at most {most:g}", f"{now[what]:.2f}", now[what] <= most)
+        table.print_bound(f"{name}: at most {limit:g}", f"{now[name]:.2f}", now[name] <= limit)

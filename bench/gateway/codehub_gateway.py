@@ -1,4 +1,4 @@
-"""CodeHub's own gateway as it runs in production, with two workspaces whose containers are the upstreams."""
+"""CodeHub's gateway as in production. The containers of its two workspaces are the upstreams."""
 
 import os
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ PORT: Final = 9305
 
 
 def prepare(services: Services, upstreams: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """The gateway's environment, and the cookie of a signed-in owner of the workspaces."""
+    """Return the gateway's environment, and the cookie of the signed-in owner of the workspaces."""
     database_url = run(services.migrated_database())
-    session_id = run(_settle(database_url, upstreams))
+    session_id = run(_populate(database_url, upstreams))
     environment = {
         "PATH": os.environ["PATH"],
         "DATABASE_URL": database_url,
@@ -40,7 +40,7 @@ def prepare(services: Services, upstreams: Mapping[str, str]) -> tuple[dict[str,
     return environment, f"session={session_id}"
 
 
-async def _settle(database_url: str, upstreams: Mapping[str, str]) -> str:
+async def _populate(database_url: str, upstreams: Mapping[str, str]) -> str:
     engine = create_engine(database_url)
     try:
         await installation.ensure(engine, new_id(), 2_000_000)
