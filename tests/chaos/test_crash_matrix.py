@@ -1,11 +1,11 @@
-"""Killed before and after every step of every operation: all converges, and the home is the same.
+"""Crash matrix: kill -9 before and after every step of every operation; it converges and keeps the home.
 
-The steps are written down nowhere: a first run of each operation tells them. The coordinator is killed at its
-steps; the job at its own, alone and together with the coordinator; and the coordinator at the job's, which
-lives on. What a recording does not have cannot be died at: each scenario names steps that it must have.
+A first run of each scenario records its steps. The coordinator is killed at its own steps, and at those of a
+job that survives it. The job is killed at its steps, alone and together with the coordinator. Each scenario
+names steps that its recording must contain.
 
-`make test` plays one scenario of each kind and some deaths in it, which the commit chooses. `make test-all`
-dies at every moment of every scenario. A failure says how to play its death again.
+`make test` runs one scenario of each kind with some crashes, which the commit selects. `make test-all` runs
+every crash of every scenario. A failure prints the command that repeats its cell.
 """
 
 import sys
@@ -15,13 +15,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.chaos.crash_matrix.installation import Site, open_site
+from tests.chaos.crash_matrix.crash_run import run_with_crash
+from tests.chaos.crash_matrix.installation_pool import InstallationPool, open_installation_pool
 from tests.chaos.crash_matrix.matrix import Cell, run
-from tests.chaos.crash_matrix.plants import PLANTS
-from tests.chaos.crash_matrix.play import play
+from tests.chaos.crash_matrix.planted_bugs import PLANTED_BUGS
+from tests.chaos.crash_matrix.result_table import render_table
 from tests.chaos.crash_matrix.scenario import Scenario
 from tests.chaos.crash_matrix.scenarios import ON_S3, SCENARIOS, chosen
-from tests.chaos.crash_matrix.table import rendered
 from tests.s3 import S3Server
 from tests.services import Services
 
@@ -29,61 +29,66 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def site(services: Services) -> Iterator[Site]:
-    with open_site(services) as opened:
+def pool(services: Services) -> Iterator[InstallationPool]:
+    with open_installation_pool(services) as opened:
         yield opened
 
 
 @pytest.fixture
-def s3_site(site: Site, s3_server: S3Server) -> Iterator[Site]:
-    with site.on_s3(s3_server):
-        yield site
+def s3_pool(pool: InstallationPool, s3_server: S3Server) -> Iterator[InstallationPool]:
+    with pool.on_s3(s3_server):
+        yield pool
 
 
-async def check_all(site: Site, scenario: Scenario, store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    begun = time.monotonic()
+async def check_all(
+    pool: InstallationPool, scenario: Scenario, store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = time.monotonic()
     async with AsyncExitStack() as stack:
-        lanes = [await stack.enter_async_context(lane.connected()) for lane in site.lanes]
-        played = await run(lanes, scenario, store, site.hashes)
+        installations = [
+            await stack.enter_async_context(installation.connected()) for installation in pool.installations
+        ]
+        matrix_run = await run(installations, scenario, store, pool.hashes)
     with capsys.disabled():
         title = f"{scenario.name} ({store})"
-        print(rendered(title, played, time.monotonic() - begun), file=sys.stderr)
-    failed = [result for result in played.results if not result.outcome.ok]
-    told = [f"{result.cell.replay(scenario, store)}\n{result.outcome.words}" for result in failed]
-    assert not failed, "\n\n".join(told)
-    assert played.steps >= scenario.must, f"nobody died at {scenario.must - played.steps}"
+        print(render_table(title, matrix_run, time.monotonic() - started), file=sys.stderr)
+    failed = [result for result in matrix_run.results if not result.outcome.ok]
+    messages = [f"{result.cell.replay(scenario, store)}\n{result.outcome.summary}" for result in failed]
+    assert not failed, "\n\n".join(messages)
+    missing = scenario.required_steps - matrix_run.steps
+    assert not missing, f"no crash point at {missing}"
 
 
 def _id(scenario: Scenario) -> str:
-    """Without a space, at which some reports would cut it off."""
+    """Return the scenario's name without spaces, at which some reports cut it off."""
     return scenario.name.replace(" ", "-")
 
 
 @pytest.mark.parametrize("scenario", chosen(), ids=_id)
-async def test_killed_at_every_step(
-    site: Site, scenario: Scenario, capsys: pytest.CaptureFixture[str]
+async def test_every_scenario_converges_after_a_kill_at_any_step(
+    pool: InstallationPool, scenario: Scenario, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await check_all(site, scenario, "local", capsys)
+    await check_all(pool, scenario, "local", capsys)
 
 
 @pytest.mark.parametrize("scenario", ON_S3, ids=_id)
-async def test_killed_at_every_step_on_s3(
-    s3_site: Site, scenario: Scenario, capsys: pytest.CaptureFixture[str]
+async def test_every_scenario_converges_after_a_kill_at_any_step_on_s3(
+    s3_pool: InstallationPool, scenario: Scenario, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await check_all(s3_site, scenario, "s3", capsys)
+    await check_all(s3_pool, scenario, "s3", capsys)
 
 
-@pytest.mark.parametrize("bug", PLANTS)
-async def test_a_planted_bug_is_seen(site: Site, bug: str) -> None:
-    """Each by one death, which a coordinator and a job without the bug survive."""
-    plant = PLANTS[bug]
-    (scenario,) = [scenario for scenario in SCENARIOS if scenario.name == plant.scenario]
-    cell = Cell(plant.who, (plant.moment,))
-    async with site.lanes[0].connected() as lane:
-        lane.plant = bug
+@pytest.mark.parametrize("bug", PLANTED_BUGS)
+async def test_a_planted_bug_fails_its_cell(pool: InstallationPool, bug: str) -> None:
+    """The same cell passes without the bug."""
+    planted_bug = PLANTED_BUGS[bug]
+    (scenario,) = [scenario for scenario in SCENARIOS if scenario.name == planted_bug.scenario]
+    cell = Cell(planted_bug.target, (planted_bug.point,))
+    async with pool.installations[0].connected() as installation:
+        installation.planted_bug = bug
         try:
-            outcome = await play(lane, scenario, cell.death, site.hashes)
+            outcome = await run_with_crash(installation, scenario, cell.crash, pool.hashes)
         finally:
-            lane.plant = ""
+            installation.planted_bug = ""
     assert not outcome.ok
-    assert plant.seen in outcome.words
+    assert planted_bug.expected_text in outcome.summary

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.crash_matrix.lane import IDE
+from tests.chaos.crash_matrix.installation import IDE
 from tests.owner import Owner
 from tests.services import System, processes_of
 from tests.waiting import wait_for

@@ -1,7 +1,7 @@
-"""The storage job, except that it can be told at which step to die, or to see its coordinator die.
+"""Storage job that a file can instruct to kill itself or its coordinator at a step.
 
-Where nothing is ordered it is the job as it is. Orders lie beside the directory of the jobs, and hold for one
-death.
+Without instructions it is the job of production. The instructions are beside the directory of the jobs, and
+are removed at the crash.
 """
 
 import json
@@ -10,44 +10,45 @@ import time
 from pathlib import Path
 
 from codehub.storage.jobs import program
-from tests.chaos.crash_matrix.steps import JOB, PIDS, Orders, Steps, kill
+from tests.chaos.crash_matrix.steps import JOB, PIDS, Instructions, Steps, kill
 
-ORDERS = "job-orders.json"
-BEGUN = "jobs-begun"
-"""Beside them: the name of every job that was started, as often as it was."""
-WAITS = "waits"
-"""In the directory of a job that has outlived its coordinator: it goes on once another takes this away."""
+INSTRUCTIONS = "job-instructions.json"
+STARTED_JOBS = "started-jobs"
+"""File beside the instructions with one line for each start of a job."""
+WAITING = "waiting-for-adoption"
+"""File in the directory of a job that survived its coordinator; the next coordinator removes it."""
 
 
 def main(directory: Path) -> int:
     root = directory.parent.parent
-    with (root / BEGUN).open("a") as begun:
-        begun.write(f"{directory.name}\n")
-    if (root / ORDERS).exists():
-        _obey(root / ORDERS, directory)
+    with (root / STARTED_JOBS).open("a") as started:
+        started.write(f"{directory.name}\n")
+    if (root / INSTRUCTIONS).exists():
+        _follow(root / INSTRUCTIONS, directory)
     return program.main([str(directory)])
 
 
-def _obey(file: Path, directory: Path) -> None:
-    orders = Orders(**json.loads(file.read_bytes()))
+def _follow(file: Path, directory: Path) -> None:
+    instructions = Instructions(**json.loads(file.read_bytes()))
     (file.parent / PIDS[JOB]).write_text(str(os.getpid()))
-    if orders.endpoint:
-        os.environ["AWS_ENDPOINT_URL"] = orders.endpoint
+    if instructions.endpoint:
+        os.environ["AWS_ENDPOINT_URL"] = instructions.endpoint
 
     def die() -> None:
         file.unlink()
-        kill(file.parent, orders.victims)
-        _outlive(directory / WAITS, orders.holds)
+        kill(file.parent, instructions.victims)
+        _pause(directory / WAITING, instructions.stays_paused)
 
     kind = json.loads((directory / program.SPEC).read_bytes())["kind"]
-    # An operation may have two jobs: each step says of which it is.
-    steps = Steps(orders, die, prefix=f"{kind}: ")
+    # An operation may have two jobs: the prefix tells their steps apart.
+    steps = Steps(instructions, die, prefix=f"{kind}: ")
     steps.watch_files()
     steps.watch_objects()
 
 
-def _outlive(waits: Path, holds: bool) -> None:
-    if not holds:
-        waits.touch()
-    while holds or waits.exists():
+def _pause(waiting: Path, stays_paused: bool) -> None:
+    """Wait until a coordinator adopts this job, or for good."""
+    if not stays_paused:
+        waiting.touch()
+    while stays_paused or waiting.exists():
         time.sleep(0.005)

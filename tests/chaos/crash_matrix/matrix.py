@@ -1,4 +1,4 @@
-"""The matrix of one operation: every step of every process, each side of it, whoever dies there."""
+"""Crash matrix of one scenario: kills before and after every step, with each set of victims."""
 
 import asyncio
 import re
@@ -8,48 +8,56 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tests.chaos.crash_matrix.lane import Lane
-from tests.chaos.crash_matrix.play import NOT_REACHED, Death, Outcome, play, record
+from tests.chaos.crash_matrix.crash_run import NOT_REACHED, Crash, Outcome, record_points, run_with_crash
+from tests.chaos.crash_matrix.installation import Installation
 from tests.chaos.crash_matrix.scenario import Scenario
-from tests.chaos.crash_matrix.steps import AFTER, BEFORE, COORDINATOR, JOB, Moment
+from tests.chaos.crash_matrix.steps import AFTER, BEFORE, COORDINATOR, JOB, CrashPoint
 from tests.selection import EVERYTHING, sample
 
-WHO = {"coordinator": (COORDINATOR,), "job": (JOB,), "both": (COORDINATOR, JOB)}
-DEATHS = 4
-"""Of a scenario in `make test`."""
-REPEATED, ELSEWHERE, ONCE = "repeated", "another scenario's", "not in both recordings"
-"""Why there is no death at a moment."""
+VICTIMS = {"coordinator": (COORDINATOR,), "job": (JOB,), "both": (COORDINATOR, JOB)}
+CRASHES_PER_SCENARIO = 4
+"""How many crashes of a scenario `make test` runs."""
+REPEATED, OTHER_SCENARIO, NOT_REPRODUCED = "repeated", "another scenario's", "not in both recordings"
+"""Reasons to skip a crash point."""
 
 _REPEATED = re.compile(
     r".*(progress|\.\.\.|commit (purge|remember)).* #\d+|.*chunk #(?!5$)\d+"
-    r"|(take office|send SIG[A-Z]+|commit [a-z_, ]+) #\d+"
+    r"|(become leader|send SIG[A-Z]+|commit [a-z_, ]+) #\d+"
 )
-"""Of what is done again and again, one is enough; of a stream, its beginning and its middle."""
+"""Steps that repeat: the first is enough, and of a stream also one in the middle."""
 _DEPENDS_ON_TIME = re.compile(
     r"commit (?!claimed|finished|archived|recovered|purge|mark_archive_removed)[a-z_, ]+|.*progress.*"
 )
-"""What is seen on the way depends on when one looks: a run may pass without it."""
+"""Steps that depend on when the coordinator observes: a run may end without them."""
 _READS = re.compile(r"(GET|HEAD) .*")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One death. It stands for every moment between the same two effects on the world."""
+    """One crash, which stands for every point between the same two external effects."""
 
-    who: str
-    moments: tuple[Moment, ...]
+    target: str
+    points: tuple[CrashPoint, ...]
 
     @property
-    def death(self) -> Death:
-        return Death(self.moments[0], WHO[self.who])
+    def crash(self) -> Crash:
+        return Crash(self.points[0], VICTIMS[self.target])
 
     @property
     def title(self) -> str:
-        _, step, side = self.moments[0]
-        return f"kill {self.who} {side} {step!r}"
+        _, step, side = self.points[0]
+        return f"kill {self.target} {side} {step!r}"
 
     def replay(self, scenario: Scenario, store: str) -> str:
-        words = ("python", "-m", "tests.chaos.crash_matrix", scenario.name, store, self.who, *self.moments[0])
+        words = (
+            "python",
+            "-m",
+            "tests.chaos.crash_matrix",
+            scenario.name,
+            store,
+            self.target,
+            *self.points[0],
+        )
         return shlex.join(words)
 
 
@@ -60,98 +68,115 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Played:
+class MatrixRun:
     cells: list[Cell]
-    """Every death that there is."""
+    """Every possible crash."""
     results: list[Result]
-    """Of those that were chosen."""
-    left_out: Mapping[str, int]
-    """How many moments, by the reason."""
+    """Results of the chosen cells."""
+    skipped: Mapping[str, int]
+    """Reason -> how many points were skipped."""
 
     @property
     def steps(self) -> set[str]:
-        """Those with a death; in `make test` also where the death was not chosen."""
-        passed = {result.cell for result in self.results if result.outcome.words == NOT_REACHED}
-        return {moment.step for cell in self.cells if cell not in passed for moment in cell.moments}
+        """Return the steps that have a crash, whether or not the crash was chosen to run."""
+        passed = {result.cell for result in self.results if result.outcome.summary == NOT_REACHED}
+        return {point.step for cell in self.cells if cell not in passed for point in cell.points}
 
 
-async def run(lanes: list[Lane], scenario: Scenario, store: str, hashes: dict[str, str]) -> Played:
-    """Play the chosen cells, on all lanes at once."""
-    recordings = await _recordings(lanes, scenario)
+async def run(
+    installations: list[Installation], scenario: Scenario, store: str, hashes: dict[str, str]
+) -> MatrixRun:
+    """Run the chosen cells, on all installations in parallel."""
+    recordings = await _recordings(installations, scenario)
     found = cells(scenario, *recordings)
-    waiting = sample(found, DEATHS, f"deaths of {scenario.name} ({store})")
+    chosen = sample(found, CRASHES_PER_SCENARIO, f"crashes of {scenario.name} ({store})")
     results: dict[Cell, Outcome] = {}
-    queue = list(reversed(waiting))
+    queue = list(reversed(chosen))
 
-    async def work(lane: Lane) -> None:
+    async def work(installation: Installation) -> None:
         while queue:
             cell = queue.pop()
-            may_pass = depends_on_time(scenario, cell.death.moment.step)
-            results[cell] = await play(lane, scenario, cell.death, hashes, may_pass=may_pass)
+            optional = depends_on_time(scenario, cell.crash.point.step)
+            results[cell] = await run_with_crash(
+                installation, scenario, cell.crash, hashes, optional=optional
+            )
 
-    await asyncio.gather(*(work(lane) for lane in lanes))
-    played = [Result(cell, results[cell]) for cell in waiting]
-    return Played(found, played, _left_out(scenario, *recordings))
+    await asyncio.gather(*(work(installation) for installation in installations))
+    results_in_order = [Result(cell, results[cell]) for cell in chosen]
+    return MatrixRun(found, results_in_order, _skipped(scenario, *recordings))
 
 
-async def _recordings(lanes: list[Lane], scenario: Scenario) -> tuple[list[Moment], list[Moment]]:
-    """Two, to tell what belongs to the operation from what only happened to happen."""
-    first, *others = lanes
+async def _recordings(
+    installations: list[Installation], scenario: Scenario
+) -> tuple[list[CrashPoint], list[CrashPoint]]:
+    """Record the scenario twice: only steps of both recordings are sure to belong to it."""
+    first, *others = installations
     if not others:
-        return await record(first, scenario), await record(first, scenario)
-    one, two = await asyncio.gather(record(first, scenario), record(others[0], scenario))
+        return await record_points(first, scenario), await record_points(first, scenario)
+    one, two = await asyncio.gather(record_points(first, scenario), record_points(others[0], scenario))
     return one, two
 
 
-def cells(scenario: Scenario, first: list[Moment], second: list[Moment]) -> list[Cell]:
-    """Return every death, of what both recordings have.
+def cells(scenario: Scenario, first: list[CrashPoint], second: list[CrashPoint]) -> list[Cell]:
+    """Return a cell for every crash point that both recordings have.
 
-    In `make test` moments that are the same to the world share one, and a step that is another scenario's has
-    none. `make test-all` dies at every moment.
+    In `make test`, points between the same external effects share one cell, and steps that another scenario
+    covers have none. `make test-all` has a cell for every point.
     """
     found = []
-    for moments in _between_effects(first, set(pairwise(second))):
-        chosen = [moment for moment in moments if _why_not(moment, scenario, first, second) is None]
-        for who in WHO:
-            dying = tuple(moment for moment in chosen if _dies(who, moment))
-            found += [Cell(who, alone) for alone in (zip(dying) if EVERYTHING else [dying]) if alone]
+    for points in _between_effects(first, set(pairwise(second))):
+        chosen = [point for point in points if _skip_reason(point, scenario, first, second) is None]
+        for target in VICTIMS:
+            points_of_target = tuple(point for point in chosen if _can_kill(target, point))
+            groups = zip(points_of_target) if EVERYTHING else [points_of_target]
+            found += [Cell(target, group) for group in groups if group]
     return found
 
 
-def _dies(who: str, moment: Moment) -> bool:
-    """A job that its coordinator's death leaves alone goes on: one side of its steps is enough."""
-    if moment.of == COORDINATOR:
-        return who == "coordinator"
-    return who != "coordinator" or (moment.of == JOB and moment.side == BEFORE)
+def _can_kill(target: str, point: CrashPoint) -> bool:
+    """Return whether the target dies at this point.
+
+    A job survives its coordinator, so one side of the job's steps is enough for the coordinator's crash.
+    """
+    if point.process == COORDINATOR:
+        return target == "coordinator"
+    return target != "coordinator" or (point.process == JOB and point.side == BEFORE)
 
 
-def _left_out(scenario: Scenario, first: list[Moment], second: list[Moment]) -> Counter[str]:
-    moments = {*first, *second}
-    return Counter(why for moment in moments if (why := _why_not(moment, scenario, first, second)))
+def _skipped(scenario: Scenario, first: list[CrashPoint], second: list[CrashPoint]) -> Counter[str]:
+    points = {*first, *second}
+    return Counter(why for point in points if (why := _skip_reason(point, scenario, first, second)))
 
 
-def _between_effects(moments: list[Moment], neighbours: set[tuple[Moment, Moment]]) -> list[list[Moment]]:
-    """Moments of one process with no effect between them, its own or another's, are one to the world."""
-    groups = [moments[:1]]
-    for before, moment in pairwise(moments):
-        alone = (before.of == COORDINATOR) == (moment.of == COORDINATOR) and (before, moment) in neighbours
-        if alone and (moment.side == BEFORE or _READS.fullmatch(moment.step)):
-            groups[-1].append(moment)
+def _between_effects(
+    points: list[CrashPoint], neighbours: set[tuple[CrashPoint, CrashPoint]]
+) -> list[list[CrashPoint]]:
+    """Group the points of one process between which neither it nor another process has an effect."""
+    groups = [points[:1]]
+    for before, point in pairwise(points):
+        alone = (before.process == COORDINATOR) == (point.process == COORDINATOR) and (
+            before,
+            point,
+        ) in neighbours
+        if alone and (point.side == BEFORE or _READS.fullmatch(point.step)):
+            groups[-1].append(point)
         else:
-            groups.append([moment])
+            groups.append([point])
     return groups
 
 
-def _why_not(moment: Moment, scenario: Scenario, first: list[Moment], second: list[Moment]) -> str | None:
-    """Why nobody dies at this moment; an effect that failed is in no recording to its end."""
-    if scenario.only and not EVERYTHING and not re.fullmatch(scenario.only, moment.step):
-        return ELSEWHERE
-    if _REPEATED.fullmatch(moment.step):
+def _skip_reason(
+    point: CrashPoint, scenario: Scenario, first: list[CrashPoint], second: list[CrashPoint]
+) -> str | None:
+    """Return the reason to skip this point, or None. A failed effect has no AFTER in a recording."""
+    if scenario.only_steps and not EVERYTHING and not re.fullmatch(scenario.only_steps, point.step):
+        return OTHER_SCENARIO
+    if _REPEATED.fullmatch(point.step):
         return REPEATED
-    ended = moment._replace(side=AFTER)
-    return None if ended in first and ended in second else ONCE
+    ended = point._replace(side=AFTER)
+    return None if ended in first and ended in second else NOT_REPRODUCED
 
 
 def depends_on_time(scenario: Scenario, step: str) -> bool:
-    """Return whether the scenario may end without the step. Any other step has to come."""
-    return step not in scenario.must and _DEPENDS_ON_TIME.fullmatch(step) is not None
+    """Return whether the scenario may end without the step. Every other step must be reached."""
+    return step not in scenario.required_steps and _DEPENDS_ON_TIME.fullmatch(step) is not None

@@ -1,21 +1,21 @@
-"""A scenario: one operation, from where it begins, by which wish, to which end."""
+"""Scenario of the crash matrix: an initial state, an action, and what must hold at the end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from codehub.domain.states import DesiredState, Phase
-from tests.chaos.crash_matrix.lane import PURGED, Lane
-from tests.chaos.crash_matrix.wishes import Wish
+from tests.chaos.crash_matrix.installation import PURGED, Installation
+from tests.chaos.crash_matrix.user_actions import Action
 
-PARTS = ("home.tar.zst", ".meta")
-"""Of a whole archive."""
+ARCHIVE_PARTS = ("home.tar.zst", ".meta")
+"""Objects of a complete archive."""
 NOTHING, EMPTY, OLDER, NEWER = "nothing", "empty", "older", "newer"
-"""What a home or an archive may hold: the homes of the stages are two, one made from the other."""
+"""Contents of a home or an archive. NEWER is OLDER with later changes."""
 
 
 class Kind(StrEnum):
-    """What the owner does, or GC does for them: `make test` plays one scenario of each kind."""
+    """Kind of action of the owner or of GC; `make test` runs one scenario of each kind."""
 
     CREATE = "create"
     RESTORE = "restore"
@@ -32,38 +32,38 @@ class Kind(StrEnum):
 class Scenario:
     name: str
     kind: Kind
-    wish: Wish
+    action: Action
     phase: Phase
     home: str
     archive: str
-    must: frozenset[str]
-    """Steps at which someone must have died: a matrix that shrinks is to be noticed."""
-    stage: str = ""
-    """Empty: the wish is what makes the workspace."""
-    begin: str = ""
-    """Of a RUNNING workspace: the step that begins the operation."""
+    required_steps: frozenset[str]
+    """Steps that must have crash points, so that the matrix cannot shrink unnoticed."""
+    initial_state: str = ""
+    """Name of the saved state. If empty, the action creates the workspace."""
+    first_step: str = ""
+    """The workspace is RUNNING first, and earlier steps than this one do not count."""
     settings: Mapping[str, object] = field(default_factory=dict)
     purged: bool = False
     cancelled: bool = False
     in_error: bool = False
     losses: int = 0
-    """How often something is taken for lost on the way."""
-    aside: bool = False
-    """A home is left behind beside the new one, and kept."""
-    kept: str = NOTHING
-    """What the archive holds that a recovery keeps for the grace period, whatever becomes of it."""
-    sole: bool = False
-    """No archive is left but the workspace's own."""
-    desired: DesiredState | None = None
-    """Where it is wished to be, if not where it is."""
-    only: str = ""
-    """The steps to die at, where the others are those of another scenario."""
+    """Expected number of timeline events that report a loss."""
+    sets_home_aside: bool = False
+    """Whether a foreign home is set aside and kept."""
+    kept_archive: str = NOTHING
+    """Content of the archive that a recovery keeps for the grace period."""
+    only_archive: bool = False
+    """Whether GC must remove every archive but the workspace's."""
+    desired_state: DesiredState | None = None
+    """desired_state at the end, if it differs from the phase."""
+    only_steps: str = ""
+    """Regular expression of the steps to crash at, if another scenario covers the others."""
 
-    async def is_reached(self, lane: Lane) -> bool:
-        if self.purged and (lane.store.names() or lane.home.exists()):
+    async def is_reached(self, installation: Installation) -> bool:
+        if self.purged and (installation.store.names() or installation.home.exists()):
             return False
-        if self.purged and not await lane.ask(PURGED, lane.workspace_id):
+        if self.purged and not await installation.query_bool(PURGED, installation.workspace_id):
             return False
-        if self.sole and len(lane.store.names()) > len(PARTS):
+        if self.only_archive and len(installation.store.names()) > len(ARCHIVE_PARTS):
             return False
-        return await lane.rests_at(self.phase)
+        return await installation.is_at_rest_in(self.phase)

@@ -1,17 +1,17 @@
-"""What is played: every operation, and every other way that a workspace may go."""
+"""Scenarios of the crash matrix: every operation, and cancels, recoveries, deletes and GC."""
 
 from dataclasses import replace
 
 from codehub.domain.states import DesiredState, Phase
-from tests.chaos.crash_matrix.cancels import CANCELS
-from tests.chaos.crash_matrix.rescues import RESCUES, RESTORED
+from tests.chaos.crash_matrix.cancel_scenarios import CANCEL_SCENARIOS
+from tests.chaos.crash_matrix.recovery_scenarios import RECOVERY_SCENARIOS, RESTORED
 from tests.chaos.crash_matrix.scenario import EMPTY, NEWER, NOTHING, OLDER, Kind, Scenario
-from tests.chaos.crash_matrix.wishes import (
-    created,
+from tests.chaos.crash_matrix.user_actions import (
+    create_workspace,
     delete,
     delete_beside_container,
     delete_in_error,
-    wished,
+    request_state,
 )
 from tests.selection import sample
 
@@ -25,11 +25,11 @@ SCENARIOS = (
     Scenario(
         "CREATE_EMPTY_ARCHIVE",
         Kind.CREATE,
-        created(DesiredState.ARCHIVED),
+        create_workspace(DesiredState.ARCHIVED),
         Phase.ARCHIVED,
         home=NOTHING,
         archive=EMPTY,
-        must=frozenset(
+        required_steps=frozenset(
             {
                 "commit claimed CREATE_EMPTY_ARCHIVE",
                 "spawn the job",
@@ -43,11 +43,11 @@ SCENARIOS = (
     Scenario(
         "PROVISIONING",
         Kind.CREATE,
-        created(DesiredState.STANDBY),
+        create_workspace(DesiredState.STANDBY),
         Phase.STANDBY,
         home=EMPTY,
         archive=NOTHING,
-        must=frozenset(
+        required_steps=frozenset(
             {
                 "commit claimed PROVISIONING",
                 "rename ws/.marker.tmp -> .marker",
@@ -59,48 +59,48 @@ SCENARIOS = (
     Scenario(
         "RESTORING",
         Kind.RESTORE,
-        wished(DesiredState.STANDBY),
+        request_state(DesiredState.STANDBY),
         Phase.STANDBY,
         home=OLDER,
         archive=OLDER,
-        must=RESTORED,
-        stage="archived",
+        required_steps=RESTORED,
+        initial_state="archived",
     ),
     Scenario(
         "STARTING",
         Kind.START,
-        wished(DesiredState.RUNNING),
+        request_state(DesiredState.RUNNING),
         Phase.RUNNING,
         home=NEWER,
         archive=OLDER,
-        must=frozenset({"commit claimed STARTING", "ask for a keeper", "commit finished STARTING"}),
-        stage="standby",
+        required_steps=frozenset({"commit claimed STARTING", "request a keeper", "commit finished STARTING"}),
+        initial_state="standby",
     ),
     Scenario(
         "STOPPING",
         Kind.STOP,
-        wished(DesiredState.STANDBY),
+        request_state(DesiredState.STANDBY),
         Phase.STANDBY,
         home=NEWER,
         archive=OLDER,
-        must=STOPPED | {"send SIGTERM", "rename runtime/* -> .deleted-*-*"},
-        stage="standby",
-        begin="commit claimed STOPPING",
+        required_steps=STOPPED | {"send SIGTERM", "rename runtime/* -> .deleted-*-*"},
+        initial_state="standby",
+        first_step="commit claimed STOPPING",
     ),
     Scenario(
         "ARCHIVING",
         Kind.ARCHIVE,
-        wished(DesiredState.ARCHIVED),
+        request_state(DesiredState.ARCHIVED),
         Phase.ARCHIVED,
         home=NOTHING,
         archive=NEWER,
-        must=ARCHIVED
+        required_steps=ARCHIVED
         | {
             "archive: rename archives/home.tar.zst#1 -> home.tar.zst",
             "archive: rename archives/.meta#1 -> .meta",
             "delete: unlink ws/.marker",
         },
-        stage="standby",
+        initial_state="standby",
     ),
     Scenario(
         "DELETING",
@@ -109,55 +109,55 @@ SCENARIOS = (
         Phase.DELETED,
         home=NOTHING,
         archive=OLDER,
-        must=frozenset({"commit claimed DELETING", "send SIGTERM", "commit finished DELETING"}),
-        stage="archived",
+        required_steps=frozenset({"commit claimed DELETING", "send SIGTERM", "commit finished DELETING"}),
+        initial_state="archived",
     ),
     Scenario(
-        "delete one in ERROR",
+        "delete in ERROR",
         Kind.DELETE,
         delete_in_error,
         Phase.DELETED,
         home=NEWER,
         archive=OLDER,
-        must=STOPPED | {"send SIGTERM"},
-        stage="standby",
-        begin="commit claimed STOPPING",
+        required_steps=STOPPED | {"send SIGTERM"},
+        initial_state="standby",
+        first_step="commit claimed STOPPING",
         in_error=True,
         losses=1,
-        only="commit .*|send .*",
+        only_steps="commit .*|send .*",
     ),
     Scenario(
-        "delete an ARCHIVED one",
+        "delete while ARCHIVED",
         Kind.DELETE,
         delete,
         Phase.DELETED,
         home=NOTHING,
         archive=OLDER,
-        must=frozenset({"take office", "commit phase, phase_changed_at"}),
-        stage="archived",
+        required_steps=frozenset({"become leader", "commit phase, phase_changed_at"}),
+        initial_state="archived",
     ),
     Scenario(
-        "delete a RUNNING one",
+        "delete while RUNNING",
         Kind.DELETE,
         delete,
         Phase.DELETED,
         home=NOTHING,
         archive=NEWER,
-        must=STOPPED | ARCHIVED,
-        stage="standby",
-        begin="commit claimed STOPPING",
-        only=r"commit .*|delete: rename ws/.*",
+        required_steps=STOPPED | ARCHIVED,
+        initial_state="standby",
+        first_step="commit claimed STOPPING",
+        only_steps=r"commit .*|delete: rename ws/.*",
     ),
-    *CANCELS,
-    *RESCUES,
+    *CANCEL_SCENARIOS,
+    *RECOVERY_SCENARIOS,
 )
 
 
-_WITH_THE_STORE = (
-    r"take office|commit .*|spawn the job|archive: (spawn|hand|put).*|restore: (mkdir|spawn|rename ws).*"
+_STORE_STEPS = (
+    r"become leader|commit .*|spawn the job|archive: (spawn|hand|put).*|restore: (mkdir|spawn|rename ws).*"
     r"|(GET|HEAD|POST|PUT|DELETE) .*"
 )
-_MUST_ON_S3 = {
+_REQUIRED_ON_S3 = {
     "RESTORING": RESTORED | {"GET home.tar.zst"},
     "ARCHIVING": frozenset(
         {
@@ -172,11 +172,11 @@ _MUST_ON_S3 = {
     ),
 }
 ON_S3 = tuple(
-    replace(scenario, only=_WITH_THE_STORE, must=_MUST_ON_S3[scenario.name])
+    replace(scenario, only_steps=_STORE_STEPS, required_steps=_REQUIRED_ON_S3[scenario.name])
     for scenario in SCENARIOS
-    if scenario.name in _MUST_ON_S3
+    if scenario.name in _REQUIRED_ON_S3
 )
-"""The other steps of these do not depend on where archives are kept."""
+"""Scenarios to repeat on S3, with the steps that depend on the archive store."""
 
 
 def chosen() -> list[Scenario]:

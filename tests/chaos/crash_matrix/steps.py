@@ -1,8 +1,7 @@
-"""Steps: what a process does to the world, one effect after the other, each with a name to be killed at.
+"""Named steps of a process, one for each external effect, at which it can be killed.
 
-The functions that change files, processes, objects and rows are wrapped; what calls them is the real code. A
-name does not contain ids, so that the same step of another run has the same name; its number tells apart
-those that repeat.
+The functions that change files, processes, objects and rows are wrapped; their callers are the real code. A
+step's name contains no ids, so that it is the same in every run. A number distinguishes repetitions.
 """
 
 import os
@@ -22,10 +21,10 @@ import obstore
 
 BEFORE, AFTER = "before", "after"
 COORDINATOR, JOB, REQUEST = "coordinator", "job", "request"
-"""Whose steps there are; a request is what a job sends to its S3."""
-FALLEN = "fallen"
+"""Processes that have steps; REQUEST stands for the S3 requests of a job."""
+CRASHED = "crashed"
 PIDS = {COORDINATOR: "coordinator.pid", JOB: "job.pid"}
-"""Files below the root."""
+"""Process -> the file below the root with its process id."""
 
 _IDS = (
     (re.compile(r"volumes/users/[^/]+/workspaces/[^/]+"), "ws"),
@@ -34,40 +33,40 @@ _IDS = (
     (re.compile(r"\btmp\w{8}\b"), "tmp"),  # before the digits, which are random here as well
     (re.compile(r"\d{6,}"), "*"),
     (re.compile(r"archives/\*/\*/"), "archives/"),
-    # What is removed entry by entry: which of them comes first is the file system's choice.
+    # Trees that are removed entry by entry, in the order of the file system.
     (re.compile(r"(\.(?:forgotten|deleted)-[^/]*)/.*"), r"\1/..."),
 )
 
 
-class Moment(NamedTuple):
-    """Right before or right after one step of one process."""
+class CrashPoint(NamedTuple):
+    """Moment right before or right after one step of one process."""
 
-    of: str
+    process: str
     step: str
     side: str
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What one process is to tell and where it is to die."""
+class Instructions:
+    """Instructions for one process: what to record and where to crash."""
 
-    who: str
+    process: str
     root: str
-    diary: str
-    begin: str = ""
-    """The step before which nothing counts; empty: everything does."""
+    journal: str
+    first_step: str = ""
+    """Earlier steps are not recorded. If empty, every step is."""
     step: str = ""
     side: str = ""
     victims: tuple[str, ...] = ()
-    """Who dies at the step: COORDINATOR, JOB or both."""
-    holds: bool = False
-    """A job that is left alive stays where it is, and does not wait to be adopted."""
+    """Processes to kill at the step: COORDINATOR, JOB or both."""
+    stays_paused: bool = False
+    """Whether a surviving job stays paused for good, instead of until it is adopted."""
     endpoint: str = ""
-    """Where a job is to look for its S3, if not where the coordinator does."""
+    """S3 endpoint of a job, if not the coordinator's."""
 
 
 def kill(root: Path, victims: Iterable[str]) -> None:
-    """SIGKILL for each; for the caller itself last, and without return."""
+    """Send SIGKILL to each victim, to the calling process last."""
     pids = [int((root / PIDS[victim]).read_text()) for victim in victims]
     for pid in sorted(pids, key=lambda pid: pid == os.getpid()):
         with suppress(ProcessLookupError):
@@ -75,20 +74,22 @@ def kill(root: Path, victims: Iterable[str]) -> None:
 
 
 class Steps:
-    """The steps of this process, told in the diary; at one of them it dies."""
+    """Recorder of this process's steps in the journal, with a crash at one of them."""
 
-    def __init__(self, orders: Orders, die: Callable[[], None], prefix: str = "") -> None:
-        self._orders = orders
+    def __init__(self, instructions: Instructions, die: Callable[[], None], prefix: str = "") -> None:
+        self._instructions = instructions
         self._die = die
         self._prefix = prefix
         self._seen: Counter[str] = Counter()
-        self._begun = not orders.begin
+        self._begun = not instructions.first_step
         self._lock = threading.Lock()
-        self._diary = os.open(orders.diary, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._journal = os.open(
+            instructions.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
 
     @contextmanager
     def at(self, name: str) -> Iterator[None]:
-        """What fails, such as a commit on a row that has changed, is the same step when it is tried again."""
+        """Record the step around the block. A retry of a failed step keeps its number."""
         step = self._numbered(name)
         if step is None:
             yield
@@ -105,30 +106,30 @@ class Steps:
     def _numbered(self, name: str) -> str | None:
         name = self._prefix + name
         with self._lock:
-            self._begun = self._begun or name == self._orders.begin
+            self._begun = self._begun or name == self._instructions.first_step
             if not self._begun:
                 return None
             self._seen[name] += 1
             return name if self._seen[name] == 1 else f"{name} #{self._seen[name]}"
 
     def _reach(self, step: str, side: str) -> None:
-        self._tell(self._orders.who, step, side)
-        if (step, side) == (self._orders.step, self._orders.side):
-            self._tell(FALLEN, step, side)
+        self._write(self._instructions.process, step, side)
+        if (step, side) == (self._instructions.step, self._instructions.side):
+            self._write(CRASHED, step, side)
             self._die()
 
-    def _tell(self, *words: str) -> None:
-        line = "\t".join(re.sub(r"[\t\n]", "?", word) for word in words)
-        os.write(self._diary, f"{line}\n".encode(errors="backslashreplace"))
+    def _write(self, *fields: str) -> None:
+        line = "\t".join(re.sub(r"[\t\n]", "?", field) for field in fields)
+        os.write(self._journal, f"{line}\n".encode(errors="backslashreplace"))
 
     def name_of(self, path: object, dir_fd: int | None = None) -> str | None:
-        """A path below the root without its ids; None for any other."""
+        """Return a path below the root without its ids, or None for any other path."""
         text = os.fsdecode(path)  # type: ignore[arg-type]
         if dir_fd is not None:
             text = os.path.join(_readlink(f"/proc/self/fd/{dir_fd}"), text)
-        if not text.startswith(f"{self._orders.root}/"):
+        if not text.startswith(f"{self._instructions.root}/"):
             return None
-        name = text.removeprefix(f"{self._orders.root}/")
+        name = text.removeprefix(f"{self._instructions.root}/")
         for pattern, word in _IDS:
             name = pattern.sub(word, name)
         return name
@@ -141,7 +142,7 @@ class Steps:
         self._wrap(os, "open", self._on_creation)
         self._wrap(signal, "pidfd_send_signal", lambda _fd, number, *_: f"send {number.name}")
         self._wrap(subprocess.Popen, "__init__", self._on_spawn)
-        self._wrap(socket, "send_fds", lambda *_, **__: "ask for a keeper")
+        self._wrap(socket, "send_fds", lambda *_, **__: "request a keeper")
 
     def watch_objects(self) -> None:
         self._wrap(obstore, "delete", lambda _store, path, **_: f"delete {_shortened(path)}")

@@ -1,4 +1,4 @@
-"""The stores that the matrix is played on: a local directory, and a real S3 server."""
+"""Archive stores of the crash matrix: a local directory and a real S3 server."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ class Store(Protocol):
     def environment(self) -> dict[str, str]: ...
     def read(self, path: str) -> bytes: ...
     def names(self) -> set[str]:
-        """Every object there is, whole or not, but for the installation's marker."""
+        """Return every object and unfinished upload, except the installation's marker."""
 
     def fill(self, workspace_id: str, archives: Path) -> None: ...
     def clear(self) -> None: ...
@@ -44,8 +44,10 @@ class LocalDirectory:
         return (self.root / path).read_bytes()
 
     def names(self) -> set[str]:
-        # Not Path.rglob, which stumbles over what vanishes meanwhile.
-        files = {os.path.join(place, name) for place, _, names in os.walk(self.root) for name in names}
+        # Not Path.rglob, which fails if a file disappears meanwhile.
+        files = {
+            os.path.join(directory, name) for directory, _, names in os.walk(self.root) for name in names
+        }
         return {os.path.relpath(file, self.root) for file in files} - {MARKER}
 
     def fill(self, workspace_id: str, archives: Path) -> None:

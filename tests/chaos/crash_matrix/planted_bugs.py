@@ -1,4 +1,4 @@
-"""Bugs to plant in a coordinator or a job, each with the death that must show it."""
+"""Bugs to plant in a coordinator or a job, each with the crash that must reveal it."""
 
 import shutil
 from collections.abc import Awaitable, Callable
@@ -16,22 +16,24 @@ from codehub.storage.archive.archives import Archives
 from codehub.storage.jobs import work
 from codehub.storage.jobs.spec import RestoreJob
 from codehub.storage.volumes.workspace_directory import WorkspaceDirectory, make_private_directory
-from tests.chaos.crash_matrix.steps import AFTER, BEFORE, COORDINATOR, JOB, Moment
+from tests.chaos.crash_matrix.steps import AFTER, BEFORE, COORDINATOR, JOB, CrashPoint
 
 
 @dataclass(frozen=True)
-class Plant:
+class PlantedBug:
+    """Bug, and the cell of the matrix that fails because of it."""
+
     scenario: str
-    who: str
-    moment: Moment
-    sow: Callable[[Path], None]
-    """Called with the data directory, in the process that is to have the bug."""
-    seen: str
-    """What is said of it."""
+    target: str
+    point: CrashPoint
+    install: Callable[[Path], None]
+    """Patches the calling process; takes the data directory."""
+    expected_text: str
+    """Part of the failed cell's summary."""
 
 
 def _home_before_claim(data_dir: Path) -> None:
-    """The effect of an operation comes before its claim is committed."""
+    """Provision the home before the operation's claim is committed."""
 
     async def provision(row: Workspace, decision: Decision) -> None:
         if decision.event is TimelineEvent.CLAIMED and decision.after.operation is Operation.PROVISIONING:
@@ -47,7 +49,7 @@ def _home_before_claim(data_dir: Path) -> None:
 
 
 def _deleted_before_committed(data_dir: Path) -> None:
-    """The home goes when its archive is seen, and archive_key is committed afterwards."""
+    """Delete the home once its archive is observed, before archive_key is committed."""
 
     async def delete(row: Workspace, decision: Decision) -> None:
         if decision.event is TimelineEvent.ARCHIVED:
@@ -57,7 +59,7 @@ def _deleted_before_committed(data_dir: Path) -> None:
 
 
 def _restored_in_place(_: Path) -> None:
-    """The home is swapped in, with its marker, before it is whole and its checksum has held."""
+    """Swap the home in, with its marker, before it is complete and its checksum verified."""
 
     def restore(spec: RestoreJob, directory: WorkspaceDirectory, context: work.JobContext) -> work.JobOutcome:
         if directory.observe() is not None:
@@ -74,8 +76,8 @@ def _restored_in_place(_: Path) -> None:
     work._restore = restore
 
 
-def _stages_left(_: Path) -> None:
-    """A restore does not clear what an earlier one has left."""
+def _staging_kept(_: Path) -> None:
+    """Have a restore keep the staging directory of an earlier one."""
     real = WorkspaceDirectory.leftovers
 
     def leftovers(self: WorkspaceDirectory, kind: str) -> list[Path]:
@@ -96,33 +98,33 @@ def _before_each_commit(first: Callable[[Workspace, Decision], Awaitable[None]])
     PostgresLeaderDatabase.save = save  # type: ignore[method-assign]
 
 
-PLANTS = {
-    "the effect before the claim": Plant(
+PLANTED_BUGS = {
+    "home created before the claim": PlantedBug(
         "PROVISIONING",
         "coordinator",
-        Moment(COORDINATOR, "commit claimed PROVISIONING", BEFORE),
+        CrashPoint(COORDINATOR, "commit claimed PROVISIONING", BEFORE),
         _home_before_claim,
-        seen="ERROR",
+        expected_text="ERROR",
     ),
-    "the home deleted before its archive is committed": Plant(
+    "home deleted before its archive is committed": PlantedBug(
         "ARCHIVING",
         "coordinator",
-        Moment(COORDINATOR, "commit archived ARCHIVING", BEFORE),
+        CrashPoint(COORDINATOR, "commit archived ARCHIVING", BEFORE),
         _deleted_before_committed,
-        seen="DataLost",
+        expected_text="DataLost",
     ),
-    "the home swapped in before its checksum has held": Plant(
+    "home swapped in before its checksum is verified": PlantedBug(
         "RESTORING",
         "both",
-        Moment(JOB, "restore: spawn tar ws/home", AFTER),
+        CrashPoint(JOB, "restore: spawn tar ws/home", AFTER),
         _restored_in_place,
-        seen="the tree is not the older one",
+        expected_text="the tree is not the older one",
     ),
-    "leftovers of a killed restore not cleared": Plant(
+    "leftovers of a killed restore not cleared": PlantedBug(
         "RESTORING",
         "both",
-        Moment(JOB, "restore: mkdir ws/.staging-*", AFTER),
-        _stages_left,
-        seen="RetryExceeded",
+        CrashPoint(JOB, "restore: mkdir ws/.staging-*", AFTER),
+        _staging_kept,
+        expected_text="RetryExceeded",
     ),
 }

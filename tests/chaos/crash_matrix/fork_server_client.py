@@ -1,4 +1,4 @@
-"""Coordinators as processes, forked from one that has loaded everything already."""
+"""Client of the fork server that starts coordinators and storage jobs."""
 
 import asyncio
 import os
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from codehub.host.child_process import die_with_parent
-from tests.chaos.crash_matrix import zygote
+from tests.chaos.crash_matrix import fork_server
 from tests.waiting import PATIENCE, wait_for
 
 
 class Process:
-    """A process that may not be our child: known by its handle, so that its number cannot be mistaken."""
+    """Process that need not be a child, held by a pidfd so that a reused process id cannot be confused."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -28,7 +28,7 @@ class Process:
         return not select.select([self._handle], [], [], 0)[0]
 
     async def ends(self) -> bool:
-        """Wait for its end; return False when it does not come."""
+        """Wait for the process to end; return False after a timeout."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._handle, ended.set)
         try:
@@ -43,11 +43,13 @@ class Process:
     async def kill(self) -> None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-        assert await self.ends(), f"process {self.pid} does not end"
+        assert await self.ends(), f"process {self.pid} survived SIGKILL"
         os.close(self._handle)
 
 
-class Zygote:
+class ForkServer:
+    """Running fork server, addressed by its socket."""
+
     def __init__(self, path: Path) -> None:
         self.path = str(path)
 
@@ -56,17 +58,17 @@ class Zygote:
     def running(cls, path: Path) -> Iterator[Self]:
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
         process = subprocess.Popen(
-            [sys.executable, "-m", zygote.__name__, path],
+            [sys.executable, "-m", fork_server.__name__, path],
             env=environment,
             preexec_fn=die_with_parent(signal.SIGKILL),
         )
         try:
-            wait_for(path.exists, "the zygote to listen")
+            wait_for(path.exists, "the fork server to listen")
             yield cls(path)
         finally:
             process.kill()
             process.wait()
 
     def fork(self, request: dict[str, Any], output: Path) -> Process:
-        with output.open("ab") as log, zygote.asked(self.path, request, [log.fileno()]) as pid:
+        with output.open("ab") as log, fork_server.request_fork(self.path, request, [log.fileno()]) as pid:
             return Process(pid)

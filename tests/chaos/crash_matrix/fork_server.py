@@ -1,8 +1,7 @@
-"""Coordinators and jobs without their start: a process that has loaded everything and becomes one.
+"""Fork server for coordinators and storage jobs, which saves them the import of their modules.
 
-It has no event loop, no thread and no connection, so that what it forks is as good as started anew. Each
-request comes over a connection of its own, with the descriptors that the process is to inherit, and is
-answered with the id of the process.
+It has no event loop, thread or connection, so its forks behave like new processes. Each request arrives on
+its own connection, with the file descriptors that the fork inherits. The answer is the fork's process id.
 """
 
 import array
@@ -35,13 +34,13 @@ from codehub.settings import load
 from codehub.storage.jobs import local_jobs, program
 from codehub.storage.jobs.local_jobs import LocalJobs
 from tests.chaos.crash_matrix import crashing_job
-from tests.chaos.crash_matrix.plants import PLANTS
-from tests.chaos.crash_matrix.steps import COORDINATOR, PIDS, Orders, Steps, kill
+from tests.chaos.crash_matrix.planted_bugs import PLANTED_BUGS
+from tests.chaos.crash_matrix.steps import COORDINATOR, PIDS, Instructions, Steps, kill
 
 _PR_SET_PDEATHSIG = 1
 MESSAGE = 1 << 16
-TOLD_BESIDES = ("advance_last_access", "apply_expiry", "purge", "replace_orphans", "mark_archive_removed")
-"""What a leader commits besides decisions about one workspace."""
+OTHER_COMMITS = ("advance_last_access", "apply_expiry", "purge", "replace_orphans", "mark_archive_removed")
+"""Methods with which a leader commits anything but a decision about one workspace."""
 
 
 def serve(path: str) -> None:
@@ -53,7 +52,7 @@ def serve(path: str) -> None:
     listener.listen(64)
     while True:
         connection, _ = listener.accept()
-        # Who asks may die before, while or after it does.
+        # The client may die at any moment.
         with connection, suppress(ConnectionError):
             _answer(connection, listener)
 
@@ -64,17 +63,17 @@ def _answer(connection: socket.socket, listener: socket.socket) -> None:
     if message and pid == 0:
         listener.close()
         with suppress(ConnectionError):
-            connection.recv(1)  # until whoever asked has hold of this process, or is dead
+            connection.recv(1)  # until the client has opened a pidfd of this process, or is dead
         connection.close()
-        _become(json.loads(message), descriptors)
+        _run_child(json.loads(message), descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
     connection.sendall(str(pid).encode())
 
 
 @contextmanager
-def asked(path: str, request: Mapping[str, Any], descriptors: list[int]) -> Iterator[int]:
-    """The id of the process that the zygote at this path has become; it begins when this ends."""
+def request_fork(path: str, request: Mapping[str, Any], descriptors: list[int]) -> Iterator[int]:
+    """Yield the process id of a fork by the server at this path. The fork starts when the block ends."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
@@ -82,8 +81,8 @@ def asked(path: str, request: Mapping[str, Any], descriptors: list[int]) -> Iter
         yield int(connection.recv(64))
 
 
-def _become(request: dict[str, Any], descriptors: list[int]) -> None:
-    """The first descriptor takes what the process says; the others are its own business."""
+def _run_child(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Become a job or a coordinator, with stdout and stderr on the first descriptor."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -91,53 +90,53 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
         os.dup2(descriptors[0], 1)
         os.dup2(descriptors[0], 2)
         if "job" in request:
-            code = _work(request, descriptors[1])
+            code = _run_job(request, descriptors[1])
         else:
-            _coordinate(request)
-    except BaseException:  # noqa: BLE001 - told, and the process ends
+            _run_coordinator(request)
+    except BaseException:  # noqa: BLE001 - printed, and the process ends
         traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(code)
 
 
-def _work(request: dict[str, Any], lock: int) -> int:
+def _run_job(request: dict[str, Any], lock: int) -> int:
     directory = Path(request["job"])
-    # Where it works tells whose it is when everything is to end.
+    # `kill_processes_of` finds the process by its working directory.
     os.chdir(directory)
     os.environ.update(request["environment"] | {program.LOCK_VARIABLE: str(lock)})
-    _sow(request["plant"], directory.parent.parent)
+    _install_bug(request["planted_bug"], directory.parent.parent)
     return crashing_job.main(directory)
 
 
-def _sow(plant: str, data_dir: Path) -> None:
-    if plant:
-        PLANTS[plant].sow(data_dir)
+def _install_bug(planted_bug: str, data_dir: Path) -> None:
+    if planted_bug:
+        PLANTED_BUGS[planted_bug].install(data_dir)
 
 
 class ForkedJobs(LocalJobs):
-    """Jobs that need not be loaded: the same program in the same directory, with the same lock."""
+    """LocalJobs that forks the job's program instead of starting Python for it."""
 
-    zygote = ""
-    plant = ""
+    fork_server = ""
+    planted_bug = ""
     steps: Steps | None = None
 
     def _spawn(self, directory: Path, lock: int) -> None:
         environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        request = {"job": str(directory), "environment": environment, "plant": self.plant}
+        request = {"job": str(directory), "environment": environment, "planted_bug": self.planted_bug}
         with (
             (directory / "log").open("ab") as log,
             self.steps.at("spawn the job") if self.steps else nullcontext(),
-            asked(self.zygote, request, [log.fileno(), lock]),
+            request_fork(self.fork_server, request, [log.fileno(), lock]),
         ):
             pass
 
     async def status(self, job_id: str) -> JobFact | None:
-        """A job that waits to be adopted goes on when it has been seen alive."""
+        """Return the job's state, and let a job that waits for adoption continue."""
         fact = await super().status(job_id)
-        waits = self._directory(job_id) / crashing_job.WAITS
-        if fact is not None and fact.state is JobState.RUNNING and waits.exists():
-            waits.unlink()
+        waiting = self._directory(job_id) / crashing_job.WAITING
+        if fact is not None and fact.state is JobState.RUNNING and waiting.exists():
+            waiting.unlink()
         return fact
 
     async def cancel(self, job_id: str) -> None:
@@ -146,35 +145,35 @@ class ForkedJobs(LocalJobs):
 
 
 def _is_forked_job(process: Path, directory: Path) -> bool:
-    """Its command line is the zygote's, and no child's is; where it works tells which job it is."""
+    """Return whether a fork of the server runs the job of this directory, which is its working directory."""
     try:
         words = (process / "cmdline").read_bytes().split(b"\0")
-        return os.fsencode(ForkedJobs.zygote) in words and (process / "cwd").readlink() == directory
+        return os.fsencode(ForkedJobs.fork_server) in words and (process / "cwd").readlink() == directory
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
 
 
-def _coordinate(order: dict[str, Any]) -> None:
+def _run_coordinator(request: dict[str, Any]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.environ.update(order["environment"])
-    settings = load(**order["settings"])
+    os.environ.update(request["environment"])
+    settings = load(**request["settings"])
     log.configure(COORDINATOR, settings.log_level)
     (settings.data_dir / PIDS[COORDINATOR]).write_text(str(os.getpid()))
-    main._warm_up = _stay_cool
-    if order["zygote"]:
-        ForkedJobs.zygote, ForkedJobs.plant = order["zygote"], order["plant"]
+    main._warm_up = _skip_warm_up
+    if request["fork_server"]:
+        ForkedJobs.fork_server, ForkedJobs.planted_bug = request["fork_server"], request["planted_bug"]
         main.LocalJobs = ForkedJobs  # type: ignore[misc]
         local_jobs._is_job = _is_forked_job
-    if order["orders"]:
-        orders = Orders(**order["orders"])
-        ForkedJobs.steps = Steps(orders, lambda: kill(Path(orders.root), orders.victims))
+    if request["instructions"]:
+        instructions = Instructions(**request["instructions"])
+        ForkedJobs.steps = Steps(instructions, lambda: kill(Path(instructions.root), instructions.victims))
         watch(ForkedJobs.steps)
-    _sow(order["plant"], settings.data_dir)
+    _install_bug(request["planted_bug"], settings.data_dir)
     uvloop.run(_run(settings))
 
 
-async def _stay_cool(runtime: Runtime) -> None:
-    """What the first start needs is made ready when it comes: most of these coordinators never start one."""
+async def _skip_warm_up(runtime: Runtime) -> None:
+    """Replace the warm-up: most of these coordinators never start a container."""
     assert isinstance(runtime, ProcessRuntime)
     await runtime.finish_removals()
 
@@ -186,17 +185,17 @@ async def _run(settings: Any) -> None:
 def watch(steps: Steps) -> None:
     steps.watch_files()
     steps.watch_objects()
-    _watch_office(steps)
+    _watch_election(steps)
     _watch_decisions(steps)
-    for name in TOLD_BESIDES:
+    for name in OTHER_COMMITS:
         _watch_method(steps, name)
 
 
-def _watch_office(steps: Steps) -> None:
+def _watch_election(steps: Steps) -> None:
     real = leadership.campaign
 
     async def campaign(url: str, holder: str) -> leadership.PostgresTerm | None:
-        with steps.at("take office"):
+        with steps.at("become leader"):
             return await real(url, holder)
 
     postgres_backend.leadership.campaign = campaign

@@ -1,4 +1,4 @@
-"""What stands between a job and its S3: every request is a step, and may be the job's last."""
+"""Proxy between a job and its S3 server, in which every request is a step with crash points."""
 
 import asyncio
 import re
@@ -13,13 +13,13 @@ _MOST = 1 << 20
 _BROKEN = (ConnectionError, asyncio.IncompleteReadError)
 
 
-class Fallen(ConnectionAbortedError):  # noqa: N818 - a fact, not a fault
-    """Who had asked is dead: nobody takes the answer."""
+class ClientKilled(ConnectionAbortedError):  # noqa: N818 - names a fact, not a fault
+    """Death of the job that sent the request."""
 
 
 @dataclass
 class Proxy:
-    """Relays whole requests and whole answers; `steps` may be changed from cell to cell."""
+    """Relay of whole requests and responses; each cell sets its own `steps`."""
 
     host: str
     port: int
@@ -63,7 +63,7 @@ class Proxy:
 
 
 async def _message(stream: asyncio.StreamReader, answers_to: str) -> bytes:
-    """One whole message; nothing when the stream has ended between two."""
+    """Read one whole message; return nothing if the stream ends before it."""
     try:
         head = await stream.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
