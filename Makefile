@@ -1,6 +1,6 @@
-# CodeHub. `make help` says what there is.
+# CodeHub. `make help` lists the targets.
 #
-# Each step of an install leaves a stamp in .make/, so that a repeat costs a moment only.
+# Each step of an install writes a stamp file to .make/. A repeat skips the steps that are up to date.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,43 +9,43 @@ MAKEFLAGS += --no-builtin-rules
 
 TOOLS_DIR := $(or $(CODEHUB_TOOLS_DIR),$(if $(filter 0,$(shell id -u)),/var/cache/codehub,$(HOME)/.cache/codehub))
 export CODEHUB_TOOLS_DIR := $(TOOLS_DIR)
-# Most of a start is reading modules: it is not to be compiling them, each time anew.
+# Without bytecode files, every start would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-# On two cores. Most tests wait as much as they compute, so that four keep both busy.
+# For two cores. Most tests wait as long as they compute, so four workers keep both busy.
 WORKERS := 4
 TESTS := $(PYTEST) -n $(WORKERS) --no-loadscope-reorder
-# Ten people and every flood: nothing else runs beside it.
+# Ten users and every flood. It runs alone.
 SOAK := tests/e2e/test_soak.py
 WEB_SOURCES := $(shell find web -type f -not -path 'web/node_modules/*' -not -path 'web/dist/*' 2>/dev/null)
-say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
+log_step = @printf '\033[1m==> %s\033[0m\n' "$(1)"
 
 .PHONY: help install install-tests run test test-all flaky check test-unit test-simulation test-integration test-e2e test-chaos \
 	test-docker test-web test-readme image image-jupyterlab jupyterlab bench clean FORCE
 
-help: ## What there is
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: .make/ide .make/web ## Everything that `make run` needs
+install: .make/ide .make/web ## Install everything that `make run` needs
 	@:
 
 run: install ## Install what is missing, then start CodeHub until Ctrl-C
 	@exec $(BIN)/python -m codehub up
 
-# Root in CI has all that the tests need: there a skip would hide that they did not run (tests/skips.py).
+# As root in CI, everything that the tests need is there. A skip would be a defect (tests/skips.py).
 test test-all: export CODEHUB_NO_SKIPS := $(if $(and $(filter true,$(CI)),$(filter 0,$(shell id -u))),1)
 test test-all: export CODEHUB_REPEAT_FAILED := test-results/repeat-failed
 export CODEHUB_PAUSES := $(PAUSES)
 
-test: install-tests ## Before every push: check, and representatives of every layer (PAUSES=1: with random pauses)
+test: install-tests ## Check, and test representatives of every layer, before every push (PAUSES=1: with random pauses)
 	@scripts/run-in-parallel.sh "$(MAKE) --no-print-directory check test-web" "$(TESTS) tests"
 
-# Everything at once loads two cores eight-fold: what takes 24 s alone was seen to take 300 s. The bound only ends what hangs.
+# This loads two cores eightfold: a test of 24 s took 300 s. The timeout only ends tests that hang.
 test-all: export PYTEST_TIMEOUT := 1200
 test-all: export CODEHUB_TEST_ALL := 1
-test-all: install-tests ## Everything: each layer in full, the soak, then the layers with real servers with random pauses
+test-all: install-tests ## Test everything: each layer in full, the soak test, then real servers with random pauses
 	@failed=0; \
 	scripts/run-in-parallel.sh "$(MAKE) --no-print-directory check test-web" "$(TESTS) --ignore=$(SOAK) tests" || failed=1; \
 	scripts/run-in-parallel.sh "$(PYTEST) $(SOAK)" || failed=1; \
@@ -55,8 +55,8 @@ test-all: install-tests ## Everything: each layer in full, the soak, then the la
 flaky: install-tests ## Repeat tests under load and report failures with their seeds: make flaky N=20 TEST=tests/...
 	@$(BIN)/python -m tests.flaky $(or $(N),20) $(TEST)
 
-check: install ## Format, lint, types, import rules
-	$(call say,Checking)
+check: install ## Check format, lint, types and import rules
+	$(call log_step,Checking)
 	@$(BIN)/ruff format --check --quiet codehub tests scripts $(wildcard bench)
 	@$(BIN)/ruff check --quiet codehub tests scripts $(wildcard bench)
 	@$(BIN)/mypy
@@ -64,91 +64,91 @@ check: install ## Format, lint, types, import rules
 	@$(BIN)/lint-imports --no-logo
 	@PATH="$(TOOLS_DIR)/bin:$$PATH" npm --prefix web run --silent check
 
-test-unit: install ## Pure rules and single modules, in seconds
+test-unit: install ## Test pure rules and single modules, in seconds
 	@$(TESTS) $(call layers,unit)
 
-test-simulation: install ## The control plane in simulated time
+test-simulation: install ## Test the control plane in simulated time
 	@$(TESTS) $(call layers,simulation)
 
-test-integration: install-tests ## Modules with real PostgreSQL, Redis, processes
+test-integration: install-tests ## Test modules with real PostgreSQL, Redis and processes
 	@$(TESTS) $(call layers,integration)
 
-test-e2e: install-tests ## The whole system, as a person uses it
+test-e2e: install-tests ## Test the whole system, as a user uses it
 	@$(PYTEST) $(call layers,e2e)
 
-test-chaos: install-tests ## kill -9 in the middle of things
+test-chaos: install-tests ## Test kill -9 at any moment
 	@$(PYTEST) $(call layers,chaos)
 
-test-docker: install-tests ## Workspaces on a real Docker Engine, started for the tests alone
+test-docker: install-tests ## Test workspaces on a real Docker Engine that only the tests use
 	@$(PYTEST) $(call layers,docker)
 
-test-web: install ## The dashboard's own tests
+test-web: install ## Test the dashboard
 	@PATH="$(TOOLS_DIR)/bin:$$PATH" npm --prefix web test --silent
 
-test-readme: ## Follow the README literally, in an empty directory with empty caches
+test-readme: ## Run the commands of the README in an empty directory with empty caches
 	@scripts/test-readme.sh
 
-image: install ## The code-server image for the Docker runtime, where no registry can be reached
+image: install ## Make the code-server image for the Docker runtime without a registry
 	@scripts/make-image.sh
 
-image-jupyterlab: install ## The JupyterLab image, likewise
+image-jupyterlab: install ## Make the JupyterLab image without a registry
 	@scripts/make-image.sh jupyterlab
 
-jupyterlab: install ## JupyterLab for the process runtime (docs/images.md)
+jupyterlab: install ## Install JupyterLab for the process runtime (docs/images.md)
 	@scripts/install-jupyterlab.sh
 
-bench: install-tests ## Measure, beside peers
+bench: install-tests ## Run the benchmarks (bench/README.md)
 	@$(BIN)/python -m bench
 
-clean: ## Remove what was installed or built in this directory
+clean: ## Remove everything installed or built in this directory
 	rm -rf .make .venv web/dist web/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
-# Layers that have tests; pytest calls an empty directory an error.
+# Layers that have tests: pytest fails on an empty directory.
 layers = $(foreach layer,$(1),$(if $(wildcard tests/$(layer)/*),tests/$(layer)))
-# A prerequisite that is out of date when the named file is gone, whatever the stamp says.
-gone = $(if $(wildcard $(1)),,FORCE)
+# Prerequisite that forces a rebuild if the named file is missing, even if the stamp is up to date.
+if_missing = $(if $(wildcard $(1)),,FORCE)
 
 install-tests: install .make/system-test .make/s3-server .make/jupyterlab .make/image-tar
 	@:
 
-.make/system-run: scripts/system-packages.sh
-	@scripts/system-packages.sh run
+.make/system-run: scripts/install-system-packages.sh
+	@scripts/install-system-packages.sh run
 	@mkdir -p .make && touch $@
 
-.make/system-test: scripts/system-packages.sh
-	@scripts/system-packages.sh test
+.make/system-test: scripts/install-system-packages.sh
+	@scripts/install-system-packages.sh test
 	@mkdir -p .make && touch $@
 
-# Without it the S3 tests skip and say so; the next make tries again.
-.make/s3-server: scripts/install-s3-server.sh .make/python $(call gone,$(TOOLS_DIR)/bin/versitygw)
-	@if scripts/install-s3-server.sh; then touch $@; else echo "No S3 server could be built: S3 tests will skip."; fi
+# If the build fails, the S3 tests skip, and the next make tries again.
+.make/s3-server: scripts/install-s3-server.sh .make/python $(call if_missing,$(TOOLS_DIR)/bin/versitygw)
+	@if scripts/install-s3-server.sh; then touch $@; else echo "The S3 server could not be built. The S3 tests will skip."; fi
 
-# Without it the JupyterLab tests skip and say so; the next make tries again.
-.make/jupyterlab: scripts/install-jupyterlab.sh $(wildcard images/jupyterlab/*) .make/python $(call gone,$(TOOLS_DIR)/bin/jupyterlab)
-	@if scripts/install-jupyterlab.sh; then touch $@; else echo "JupyterLab could not be installed: its tests will skip."; fi
+# If the installation fails, the JupyterLab tests skip, and the next make tries again.
+.make/jupyterlab: scripts/install-jupyterlab.sh $(wildcard images/jupyterlab/*) .make/python $(call if_missing,$(TOOLS_DIR)/bin/jupyterlab)
+	@if scripts/install-jupyterlab.sh; then touch $@; else echo "JupyterLab could not be installed. Its tests will skip."; fi
 
-# Without it the test of the IDE's image skips and says so; the next make tries again.
-.make/image-tar: scripts/make-image.sh images/code-server/packages.txt .make/ide .make/system-test $(call gone,$(TOOLS_DIR)/images/code-server-*.tar)
-	@if scripts/make-image.sh tar code-server; then touch $@; else echo "No image can be made here: its test will skip."; fi
+# If the image cannot be made, its test skips, and the next make tries again.
+.make/image-tar: scripts/make-image.sh images/code-server/packages.txt .make/ide .make/system-test $(call if_missing,$(TOOLS_DIR)/images/code-server-*.tar)
+	@if scripts/make-image.sh tar code-server; then touch $@; else echo "The code-server image could not be made. Its test will skip."; fi
 
-.make/python: requirements.lock .make/system-run $(call gone,$(BIN)/python)
-	$(call say,Installing Python packages)
-	@scripts/python-packages.sh $(VENV)
+.make/python: requirements.lock .make/system-run $(call if_missing,$(BIN)/python)
+	$(call log_step,Installing Python packages)
+	@scripts/install-python-packages.sh $(VENV)
 	@touch $@
 
 .make/package: pyproject.toml scripts/hatch_build.py .make/python
-	$(call say,Installing CodeHub)
+	$(call log_step,Installing CodeHub)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-.make/ide: codehub/cli/ide.py .make/package $(call gone,$(TOOLS_DIR)/bin/code-server)
-	$(call say,Installing the IDE)
+.make/ide: codehub/cli/ide.py .make/package $(call if_missing,$(TOOLS_DIR)/bin/code-server)
+	$(call log_step,Installing the IDE)
 	@$(BIN)/python -m codehub ide install
 	@touch $@
 
-.make/web: $(WEB_SOURCES) .make/ide $(call gone,web/dist/index.html)
-	$(call say,Building the dashboard)
-	@# Not `npm ci`: it insists on the optional packages of foreign platforms, which not every registry carries.
+.make/web: $(WEB_SOURCES) .make/ide $(call if_missing,web/dist/index.html)
+	$(call log_step,Building the dashboard)
+	@# Not `npm ci`: it requires the optional packages of other platforms, which some registries lack.
 	@PATH="$(TOOLS_DIR)/bin:$$PATH" npm --prefix web install --no-save --no-audit --no-fund --loglevel=error
 	@PATH="$(TOOLS_DIR)/bin:$$PATH" npm --prefix web run --silent build
 	@touch $@

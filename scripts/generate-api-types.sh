@@ -7,8 +7,8 @@ types=web/src/api-types.ts
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# The document does not depend on settings: those of the caller's environment are left out.
-env -i .venv/bin/python scripts/openapi_schemas.py >"$work/openapi.json"
+# The document must not depend on settings, so the caller's environment is cleared.
+env -i .venv/bin/python scripts/print_openapi_schemas.py >"$work/openapi.json"
 web/node_modules/.bin/openapi-typescript "$work/openapi.json" --output "$work/api-types.ts" \
   --default-non-nullable=false --root-types --root-types-no-schema-prefix >"$work/log" || { cat "$work/log" >&2; exit 1; }
 

@@ -1,4 +1,4 @@
-"""Puts the built dashboard into the wheel."""
+"""Build hook that puts the built dashboard into the wheel."""
 
 from pathlib import Path
 from typing import Any

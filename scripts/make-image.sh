@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Make an image without a registry: scripts/make-image.sh [code-server|jupyterlab]
-# `scripts/make-image.sh tar NAME` stops before the import, so it needs no engine.
+# `scripts/make-image.sh tar NAME` stops before the import, so it needs no Docker Engine.
 #
 # Debian's packages come from debootstrap, code-server and its Node from `codehub ide install`, JupyterLab from
-# scripts/install-jupyterlab.sh. The tools directory keeps Debian and each image as a tar: a repeat only imports.
+# scripts/install-jupyterlab.sh. The tools directory keeps Debian and each image as a tar, so a repeat only imports.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,8 +16,8 @@ suite_python=python3.11
 system=images/code-server/packages.txt
 packages=$(paste -sd, "$system")
 
-say() { printf '\033[1m==> %s\033[0m\n' "$1"; }
-fail() { echo "make image: $1" >&2; exit 1; }
+log_step() { printf '\033[1m==> %s\033[0m\n' "$1"; }
+fail() { echo "make-image.sh: $1" >&2; exit 1; }
 
 base=$tools/images/$suite-$(sha256sum "$system" | cut -c1-12).tar
 staging=$(mktemp -d "${TMPDIR:-/tmp}/codehub-image-XXXXXX")
@@ -27,7 +27,7 @@ make_base() {
   [[ $(id -u) == 0 ]] || fail "debootstrap needs root: sudo make image (or docker build images/$name)"
   [[ ! -e $base ]] || return 0
   command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -y -qq debootstrap; }
-  say "Fetching Debian's packages"
+  log_step "Downloading Debian's packages"
   mkdir -p "$tools/images"
   debootstrap --variant=minbase --include="$packages" "$suite" "$staging/root" ${DEBIAN_MIRROR:-} >"$staging/log" \
     || { tail -20 "$staging/log" "$staging/root/debootstrap/debootstrap.log" >&2 || true; fail "debootstrap failed"; }
@@ -54,13 +54,13 @@ case $name in
     entry='["jupyterlab", "--ServerApp.ip=0.0.0.0", "--ServerApp.port=8888"]'
     command='[]'
     ;;
-  *) fail "there is no image $name" ;;
+  *) fail "unknown image $name: choose code-server or jupyterlab" ;;
 esac
 image=codehub/$name:$version
 recipe=$(cat scripts/make-image.sh "$system" "${sources[@]}" | sha256sum | cut -c1-16)
 tar=$tools/images/$name-$recipe.tar
 
-put_code_server() {
+install_code_server() {
   mkdir -p "$opt/bin"
   cp -L "$tools/bin/node" "$opt/bin/node"
   cp -a "$tools/code-server-$version" "$opt/"
@@ -68,11 +68,11 @@ put_code_server() {
   start="/opt/codehub/bin/node /opt/codehub/code-server-$version/node_modules/code-server"
 }
 
-put_jupyterlab() {
+install_jupyterlab() {
   local installed
   scripts/install-jupyterlab.sh
   installed=$tools/bin/$(grep -o '\.jupyterlab-[^/"]*' "$tools/bin/jupyterlab")
-  [[ -d $installed/lib/$suite_python ]] || fail "the image has $suite_python, this system another one: docker build images/jupyterlab"
+  [[ -d $installed/lib/$suite_python ]] || fail "the image needs $suite_python, and this system has another Python: use docker build images/jupyterlab"
   mkdir -p "$opt"
   cp -a "$installed" "$opt/jupyterlab"
   start="/opt/codehub/jupyterlab/bin/python -m jupyterlab"
@@ -81,13 +81,13 @@ put_jupyterlab() {
 make_tar() {
   [[ ! -e $tar ]] || return 0
   make_base
-  say "Putting $name $version together"
+  log_step "Assembling $name $version"
   root=$staging/root
   opt=$root/opt/codehub
   mkdir -p "$root"
   tar -C "$root" -xf "$base"
   mkdir -p "$root/home/coder"
-  "put_${name//-/_}"
+  "install_${name//-/_}"
   printf '#!/bin/sh\nexec %s "$@"\n' "$start" >"$root/usr/local/bin/$name"
   chmod 755 "$root/usr/local/bin/$name"
   chown -R 0:0 "$opt"
@@ -105,14 +105,14 @@ if [[ -n $only_tar ]]; then
 fi
 
 docker version --format '{{.Server.Version}}' >/dev/null 2>&1 \
-  || fail "no Docker engine answers${DOCKER_HOST:+ at $DOCKER_HOST}: start one (apt-get install docker.io), or set DOCKER_HOST"
+  || fail "no Docker Engine responds${DOCKER_HOST:+ at $DOCKER_HOST}: start one (apt-get install docker.io), or set DOCKER_HOST"
 if [[ $(docker image inspect --format '{{index .Config.Labels "codehub.recipe"}}' "$image" 2>/dev/null) == "$recipe" ]]; then
-  say "$image is up to date"
+  log_step "$image is up to date"
   exit 0
 fi
 make_tar
 
-say "Importing $image"
+log_step "Importing $image"
 docker import \
   --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 SHELL=/bin/bash HOME=/home/coder' \
   --change 'USER 1000:1000' --change 'WORKDIR /home/coder' --change "EXPOSE $port" \
@@ -120,6 +120,6 @@ docker import \
   "$tar" "$image" >/dev/null
 if [[ -n $built_in ]] && ! docker image inspect "$built_in" >/dev/null 2>&1; then
   docker tag "$image" "$built_in"
-  say "It also goes by $built_in, which the built-in list of images names"
+  log_step "Tagged it as $built_in too, the name in the built-in list of images"
 fi
-say "$image is ready"
+log_step "$image is ready"

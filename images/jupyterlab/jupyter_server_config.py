@@ -1,8 +1,8 @@
-"""JupyterLab behind CodeHub, with one image for both modes of the gateway.
+"""Configuration of JupyterLab behind CodeHub, with one image for both modes of the gateway.
 
-JupyterLab writes whole paths into its pages, so it is told the one below which the path mode serves it:
-/w/{id}/. There the gateway takes that off before a request arrives here, and it is put back. On an origin of
-its own the browser asks for /w/{id}/ by itself, after the first redirect.
+JupyterLab writes absolute paths into its pages, so its base URL is the one of the path mode:
+/w/{id}/. In that mode the gateway removes this prefix before it forwards a request, and the code
+below restores it. On a separate origin the browser requests /w/{id}/ after the first redirect.
 """
 
 import os
@@ -10,7 +10,7 @@ import os
 from tornado.httputil import HTTPServerRequest
 from tornado.web import Application
 
-c = get_config()  # noqa: F821 - Jupyter's
+c = get_config()  # noqa: F821 - Jupyter defines it
 BASE = f"/w/{os.environ['CODEHUB_WORKSPACE_ID']}/"
 
 _find_handler = Application.find_handler
@@ -26,7 +26,7 @@ def _find_below_base(application, request: HTTPServerRequest, **kwargs):
 Application.find_handler = _find_below_base
 
 c.ServerApp.base_url = BASE
-# Whoever arrives here has passed the gateway, which alone can connect.
+# The gateway has authenticated each request. Nothing else can connect.
 c.IdentityProvider.token = ""
 c.PasswordIdentityProvider.hashed_password = ""
 c.PasswordIdentityProvider.password_required = False

@@ -60,7 +60,7 @@ class OwnEngine:
         """Start the engine and wait until it answers."""
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [ROOT / "scripts" / "docker-engine.sh", self.directory], stdout=log, stderr=log,
+                [ROOT / "scripts" / "run-docker-engine.sh", self.directory], stdout=log, stderr=log,
                 stdin=subprocess.DEVNULL, start_new_session=True,
                 preexec_fn=die_with_parent(signal.SIGTERM),
             )  # fmt: skip

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The locked Python packages in a virtual environment of their own.
+# Install the locked Python packages into a virtual environment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

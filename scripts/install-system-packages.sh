@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that the system has what CodeHub needs: `run`, or `test` for what the tests need besides.
-# Root installs what is missing; anyone else is told the one line to ask for, before anything is begun.
+# Install the system packages that CodeHub needs (`run`), or those that the tests need besides (`test`).
+# Without root, print the command that installs the missing ones, and exit with 1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ need() { # need PACKAGE CONDITION...
 
 has_header() { echo "#include <$1>" | g++ -E -x c++ - ; }
 
-needs_compiler() { # to build code-server, or a Redis for a Python without a wheel of it
+needs_compiler() { # to build code-server, or Redis for a Python version without a wheel of it
   [[ ! -x $tools/bin/code-server ]] || "$python" -c 'import sys; sys.exit(sys.version_info < (3, 13))'
 }
 
@@ -41,7 +41,7 @@ if [[ $purpose == test ]]; then
   need acl command -v setfacl
   need attr command -v setfattr
   need linux-libc-dev test -e /usr/include/asm-generic/unistd.h
-  if [[ $(id -u) == 0 ]]; then # who is not root has no engine of their own, and those tests say so and skip
+  if [[ $(id -u) == 0 ]]; then # without root, the tests of Docker skip
     need docker.io command -v dockerd
     need iptables command -v iptables
     need iproute2 command -v ip
@@ -51,18 +51,18 @@ fi
 
 ((${#missing[@]})) || exit 0
 if ! command -v apt-get >/dev/null; then
-  echo "This system lacks what Debian calls: ${missing[*]}. Install it, then try again." >&2
+  echo "This system lacks packages. Debian calls them: ${missing[*]}. Install them, then try again." >&2
   exit 1
 fi
 line="apt-get install -y ${missing[*]}"
 if [[ $(id -u) != 0 ]]; then
-  printf 'CodeHub needs a little more from this system. Ask for it with\n\n    sudo %s\n\nand try again. Nothing was changed.\n' \
+  printf 'This system lacks packages that CodeHub needs. Nothing was changed. Install them, then try again:\n\n    sudo %s\n\n' \
     "$line" >&2
   exit 1
 fi
 printf '\033[1m==> Installing %s\033[0m\n' "${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
-# The tests start an engine of their own; this asks Debian's scripts not to start one for the whole machine.
+# The tests start a separate engine. RUNLEVEL=1 keeps Debian's scripts from starting one for the whole machine.
 [[ " ${missing[*]} " != *" docker.io "* ]] || export RUNLEVEL=1
 apt-get update -qq
 # shellcheck disable=SC2086
