@@ -75,7 +75,7 @@ async def test_the_log_is_append_only(engine: AsyncEngine, statement: str) -> No
 @pytest.mark.parametrize(
     ("entry_age", "ahead"), [(400 * DAY, 1), (HOUR, 0)], ids=["a stale leader", "an entry of today"]
 )
-async def test_the_retention_is_rejected_too(
+async def test_retention_by_a_stale_leader_or_of_new_entries_is_rejected(
     engine: AsyncEngine, database_url: str, entry_age: timedelta, ahead: int
 ) -> None:
     term = await campaign(database_url, "leader")

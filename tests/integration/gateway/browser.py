@@ -1,4 +1,4 @@
-"""A browser as far as entering a workspace needs one: host-only cookies, and redirects one at a time."""
+"""The parts of a browser that are needed to enter a workspace: host-only cookies and redirects."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from tests.integration.gateway.harness import NAVIGATE, SESSION, Client, header,
 MAX_REDIRECTS = 20
 
 
-class Served(Protocol):
-    """A gateway to connect to, whatever is behind it."""
+class ServedGateway(Protocol):
+    """A gateway that accepts connections."""
 
     @property
     def config(self) -> GatewayConfig: ...
@@ -40,14 +40,14 @@ class Answer:
 
 @dataclass
 class Browser:
-    """`blocks` names hosts whose cookies it does not keep."""
+    """Minimal browser. It keeps no cookies of the hosts in `blocks`, and adds the header lines `more`."""
 
-    served: Served
+    served: ServedGateway
     session: str = SESSION
     blocks: tuple[str, ...] = ()
     more: str = NAVIGATE
     dial: Callable[[str], Awaitable[Client]] | None = None
-    """How to connect to a host, where that is more than a connection to the gateway."""
+    """How to connect to a host, if a plain connection to the gateway is not enough."""
     jar: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,19 +59,19 @@ class Browser:
         return "; ".join(f"{name}={value}" for name, value in self.jar.get(host, {}).items())
 
     async def navigate(self, url: str) -> Answer:
-        """Ask for one page, and keep the cookies that it sets."""
+        """Request one page, and keep the cookies that it sets."""
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        shown = f"Cookie: {self.cookies_of(parts.netloc)}\r\n" if self.jar.get(parts.netloc) else ""
+        cookies = f"Cookie: {self.cookies_of(parts.netloc)}\r\n" if self.jar.get(parts.netloc) else ""
         client = await (self.dial(parts.hostname or "") if self.dial else self.served.connect())
-        client.send(f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n{shown}{self.more}\r\n")
+        client.send(f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n{cookies}{self.more}\r\n")
         head, body = await client.response()
         client.close()
         self._keep_cookies(parts.netloc, head)
         return Answer(url, head, body.decode())
 
     async def open(self, url: str, *, until: str = "") -> Answer:
-        """Follow redirects to a page, or to the first address that contains `until`, which is not asked."""
+        """Follow redirects to a page, or up to the first URL that contains `until`, without requesting it."""
         for _ in range(MAX_REDIRECTS):
             answer = await self.navigate(url)
             url = answer.location

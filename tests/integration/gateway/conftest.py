@@ -1,4 +1,4 @@
-"""The gateway runs on uvloop, so its tests do."""
+"""Fixtures: a gateway in each of its two modes. Its tests run on uvloop, as the gateway does."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,13 +15,13 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 
 @pytest.fixture
 async def origin() -> AsyncIterator[World]:
-    """Each workspace in an origin of its own."""
+    """A gateway that serves each workspace at a separate origin."""
     async with world() as made:
         yield made
 
 
 @pytest.fixture
 async def path() -> AsyncIterator[World]:
-    """Everything on one origin."""
+    """A gateway in path mode, which serves everything at one origin."""
     async with world(apps=False) as made:
         yield made

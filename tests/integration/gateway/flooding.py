@@ -1,7 +1,7 @@
-"""Floods: a client that sends the same bytes on many connections, and a workspace that answers with floods.
+"""A client that floods many connections with the same bytes, and a workspace that responds with floods.
 
-Run as a module it is one of the two, in a process of its own, so that what it costs is not the gateway's. All
-that it sends was made before; what it gets is thrown away.
+Run as a module, this file is one of the two in a separate process, so that its processor time does
+not count as the gateway's. It prepares all data in advance, and drops all data that it receives.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ EMPTY_FRAMES = b"\x82\x00" * (BLOB // 2)
 EMPTY_CLIENT_FRAMES = b"\x82\x80mask" * (BLOB // 6)
 LARGE_FRAME = b"\x82\x7f" + BLOB.to_bytes(8) + b"x" * BLOB
 LARGE_CLIENT_FRAME = b"\x82\xff" + BLOB.to_bytes(8) + b"\0" * (4 + BLOB)
-AGAIN = {
+REPEATED = {
     "": b"",
     "requests": b"GET / HTTP/1.1\r\nHost: unknown\r\n\r\n" * 2000,
     "tiny chunks": TINY_CHUNKS,
@@ -32,7 +32,7 @@ AGAIN = {
     "empty frames": EMPTY_CLIENT_FRAMES,
     "large frames": LARGE_CLIENT_FRAME,
 }
-"""By what a client sends without end."""
+"""Data that a client repeats without end, by its name."""
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
@@ -46,7 +46,7 @@ BY_PATH = {
 
 
 class Sender(asyncio.Protocol):
-    """Sends a beginning and then the same bytes without end, as fast as they are taken."""
+    """Connection that sends `first`, then repeats `again` without end, as fast as the peer reads."""
 
     def __init__(self, first: bytes = b"", again: bytes = b"") -> None:
         self._first = first
@@ -75,15 +75,15 @@ class Sender(asyncio.Protocol):
         self._send_again()
 
 
-class Workspace(Sender):
-    """Answers what is asked for by path; what follows the head of a request is thrown away."""
+class FloodingWorkspace(Sender):
+    """Server whose response depends on the path. It drops everything after the head of a request."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._is_sink = False
+        self._drops_input = False
 
     def data_received(self, data: bytes) -> None:
-        if self._is_sink:
+        if self._drops_input:
             return
         method, path, *_ = data.split(b" ", 2)
         if method == b"GET":
@@ -94,26 +94,26 @@ class Workspace(Sender):
                 self.transport.write(answer)
             else:
                 self._send(head + b"\r\n\r\n")
-        self._is_sink = method != b"GET" or path == b"/frames"
+        self._drops_input = method != b"GET" or path == b"/frames"
 
 
 @dataclass(frozen=True)
 class Flood:
-    """What each connection of a client sends."""
+    """The data that each connection of a flooding client sends."""
 
     port: int
     count: int
     first: str
     again: str
     source: str = "127.0.0.2"
-    """Another address than the one of the clients that are not to be held up."""
+    """Not the address of the clients that the flood must not delay."""
     tls: bool = False
 
 
 async def _flood(flood: Flood) -> None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    first, again = flood.first.encode(), AGAIN[flood.again]
+    first, again = flood.first.encode(), REPEATED[flood.again]
     for _ in range(flood.count):
         await asyncio.get_running_loop().create_connection(
             lambda: Sender(first, again), "127.0.0.1", flood.port, local_addr=(flood.source, 0),
@@ -125,13 +125,13 @@ async def _main(role: str, options: str) -> None:
     if role == "flood":
         await _flood(Flood(**json.loads(options)))
     else:
-        await asyncio.get_running_loop().create_unix_server(Workspace, options)
+        await asyncio.get_running_loop().create_unix_server(FloodingWorkspace, options)
     print("ready", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
 @contextlib.asynccontextmanager
-async def _running(role: str, options: str) -> AsyncIterator[int]:
+async def _process(role: str, options: str) -> AsyncIterator[int]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __spec__.name, role, options,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -145,13 +145,14 @@ async def _running(role: str, options: str) -> AsyncIterator[int]:
         await process.wait()
 
 
-def flooding(flood: Flood) -> contextlib.AbstractAsyncContextManager[int]:
-    return _running("flood", json.dumps(asdict(flood)))
+def flood_process(flood: Flood) -> contextlib.AbstractAsyncContextManager[int]:
+    """Run a flooding client. The value is the id of its process."""
+    return _process("flood", json.dumps(asdict(flood)))
 
 
-def workspace(path: str) -> contextlib.AbstractAsyncContextManager[int]:
-    """Run one below this path; the value is its process."""
-    return _running("workspace", path)
+def workspace_process(path: str) -> contextlib.AbstractAsyncContextManager[int]:
+    """Run a `FloodingWorkspace` on this socket. The value is the id of its process."""
+    return _process("workspace", path)
 
 
 if __name__ == "__main__":

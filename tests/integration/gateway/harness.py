@@ -1,4 +1,4 @@
-"""A gateway on a free port, upstreams that record exact bytes, and facts kept in memory."""
+"""A gateway on a free port, with upstreams that record exact bytes and an in-memory database."""
 
 import asyncio
 import contextlib
@@ -33,9 +33,9 @@ ALICE, BOB = "01alice0000000000000000000", "01bob000000000000000000000"
 MINE, THEIRS = "01hzy0000000000000000000aa", "01hzy0000000000000000000bb"
 SESSION = "alice-session"
 NEVER = 3600.0
-"""Seconds: a limit that passes only by `World.elapse`."""
-PATIENT = Timeouts(NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, drain=0.1)
-"""No limit races a peer. The drain is short: it only waits for connections that a test has left open."""
+"""Seconds: a timeout that expires only through `World.elapse`."""
+LONG_TIMEOUTS = Timeouts(NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, drain=0.1)
+"""Timeouts that no test reaches. The drain is short: it waits only for connections that a test left open."""
 NAVIGATE = (
     "Sec-Fetch-Site: none\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nAccept: text/html\r\n"
 )
@@ -43,18 +43,18 @@ NAVIGATE = (
 OWN_POLICY = (
     b"Content-Security-Policy: frame-ancestors 'self'\r\nCross-Origin-Resource-Policy: same-origin\r\n"
 )
-"""What the gateway adds to an answer of an IDE that its own page, or no page, asked for."""
+"""The fields that the gateway adds to a response of an IDE to its own page, or to no page."""
 _POLICY = re.compile(
     rb"Content-Security-Policy: frame-ancestors [^\r]*\r\nCross-Origin-Resource-Policy: [^\r]*\r\n"
     rb"(?:Vary: (?:Origin, Referer|Sec-Fetch-Site)\r\n)?"
 )
 
 
-def hash_of(session: str) -> bytes:
+def session_hash(session: str) -> bytes:
     return hashlib.sha256(session.encode()).digest()
 
 
-def a_workspace(workspace_id: str, phase: Phase, **changes: Any) -> Workspace:
+def make_workspace(workspace_id: str, phase: Phase, **changes: Any) -> Workspace:
     now = datetime.now(UTC)
     facts: dict[str, Any] = dict.fromkeys(Workspace.__dataclass_fields__) | {
         "id": workspace_id,
@@ -80,38 +80,38 @@ def a_workspace(workspace_id: str, phase: Phase, **changes: Any) -> Workspace:
     return Workspace(**(facts | changes))
 
 
-class Facts:
-    """What a database would say, and what was asked of it."""
+class InMemoryFacts:
+    """In-memory stand-in for the database, which counts lookups and records requests of users."""
 
     def __init__(self) -> None:
         self.visitors: dict[bytes, Visitor] = {}
         self.routes: dict[str, Route] = {}
-        self.situations: dict[str, StatusPageData] = {}
-        self.counts: list[Workspace] = []
+        self.page_data: dict[str, StatusPageData] = {}
+        self.counted: list[Workspace] = []
         self.woken: list[tuple[str, str]] = []
         self.stopped: list[tuple[str, str]] = []
         self.recovered: list[tuple[str, Actor, RecoverFrom | None]] = []
-        self.wake_problem: Exception | None = None
-        self.asked = 0
+        self.wake_error: Exception | None = None
+        self.lookups = 0
 
     async def visitor(self, id_hash: bytes) -> Visitor | None:
-        self.asked += 1
+        self.lookups += 1
         return self.visitors.get(id_hash)
 
     async def route(self, workspace_id: str) -> Route | None:
-        self.asked += 1
+        self.lookups += 1
         return self.routes.get(workspace_id)
 
     async def status_page_data(self, workspace_id: str) -> StatusPageData | None:
-        return self.situations.get(workspace_id)
+        return self.page_data.get(workspace_id)
 
     async def counted_workspaces(self, owner_id: str, *, besides: str) -> list[Workspace]:
-        return [item for item in self.counts if item.id != besides]
+        return [item for item in self.counted if item.id != besides]
 
     async def wake(self, workspace_id: str, actor: str) -> None:
         self.woken.append((workspace_id, actor))
-        if self.wake_problem is not None:
-            raise self.wake_problem
+        if self.wake_error is not None:
+            raise self.wake_error
 
     async def stop(self, workspace_id: str, actor: str) -> None:
         self.stopped.append((workspace_id, actor))
@@ -120,7 +120,7 @@ class Facts:
         self.recovered.append((workspace_id, owner, source))
 
 
-class MemoryTickets:
+class InMemoryTickets:
     def __init__(self) -> None:
         self.issued: dict[str, Ticket] = {}
 
@@ -137,7 +137,7 @@ Script = Callable[["Upstream", asyncio.StreamReader, asyncio.StreamWriter], Awai
 
 
 class Upstream:
-    """A server on a Unix socket that does what its script says and keeps every byte it got."""
+    """Scripted server on a Unix socket, which records the heads of requests."""
 
     def __init__(self, path: Path, script: Script) -> None:
         self.address = f"unix:{path}"
@@ -172,8 +172,8 @@ class Upstream:
         self._server.close()
 
 
-def answering(response: bytes) -> Script:
-    """Gives the same response to every request without a body."""
+def respond_with(response: bytes) -> Script:
+    """Return a script that sends this response to every request without a body."""
 
     async def script(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -184,11 +184,11 @@ def answering(response: bytes) -> Script:
     return script
 
 
-HELLO = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+HELLO = respond_with(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
 
 
 class Client:
-    """A raw connection to the gateway."""
+    """Raw connection to the gateway."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -201,7 +201,7 @@ class Client:
         return (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), PATIENCE)).decode("latin-1")
 
     async def response(self) -> tuple[str, bytes]:
-        """A head, and the body that its Content-Length or its end of connection delimits."""
+        """Read a head, and the body that Content-Length or the end of the connection delimits."""
         head = await self.head()
         length = header(head, "content-length")
         if length is None:
@@ -209,7 +209,7 @@ class Client:
         return head, await asyncio.wait_for(self.reader.readexactly(int(length)), PATIENCE)
 
     async def rest(self) -> bytes:
-        """Everything until the gateway closes; a reset counts as an end."""
+        """Read until the gateway closes. A reset counts as an end."""
         data = b""
         with contextlib.suppress(ConnectionError):
             while piece := await asyncio.wait_for(self.reader.read(65536), PATIENCE):
@@ -231,7 +231,10 @@ def headers(head: str, name: str) -> list[str]:
 
 
 def without_policy(data: bytes) -> bytes:
-    """Leave out what the gateway adds to each answer of a workspace: see test_response_policy.py."""
+    """Remove the fields that the gateway adds to each response of a workspace.
+
+    test_response_policy.py tests them.
+    """
     return _POLICY.sub(b"", data)
 
 
@@ -240,7 +243,7 @@ def status(head: str) -> int:
 
 
 class World:
-    """One gateway with its facts, its API and the running workspace MINE of Alice."""
+    """Gateway with a fake database, a fake API and the running workspace MINE of Alice."""
 
     def __init__(
         self,
@@ -252,10 +255,10 @@ class World:
         apps_domain: str = "",
         **config: Any,
     ) -> None:
-        """`public` and `apps_domain` are names to serve other than loopback ones."""
+        """Set up a gateway, on loopback names unless `public` and `apps_domain` name others."""
         self.directory = directory
-        self.facts = Facts()
-        self.tickets = MemoryTickets()
+        self.facts = InMemoryFacts()
+        self.tickets = InMemoryTickets()
         self.api = Upstream(directory / "api.sock", HELLO)
         self.ide = Upstream(directory / "ide.sock", HELLO)
         port = free_port()
@@ -270,14 +273,14 @@ class World:
             redis_url="",
             limits=Limits(2, 100),
             activity={"code-server": "vscode"},
-            **({"timeouts": PATIENT} | config),
+            **({"timeouts": LONG_TIMEOUTS} | config),
         )
         self.metrics = GatewayMetrics(1)
         self.gateway = Gateway(self.config, self.facts, self.tickets, KEY, self.metrics.of_worker(0))
-        self.gateway.route_cache._answered_at = math.inf  # the push channel never falls silent
+        self.gateway.route_cache._answered_at = math.inf  # the push channel always answers
         self.host = self.config.origins.workspace_host(MINE) if apps else self.platform
-        self.facts.visitors[hash_of(SESSION)] = Visitor(ALICE, "alice", time.time() + 3600)
-        self.facts.visitors[hash_of("bob-session")] = Visitor(BOB, "bob", time.time() + 3600)
+        self.facts.visitors[session_hash(SESSION)] = Visitor(ALICE, "alice", time.time() + 3600)
+        self.facts.visitors[session_hash("bob-session")] = Visitor(BOB, "bob", time.time() + 3600)
         self.set_phase(MINE, Phase.RUNNING)
 
     def set_phase(
@@ -290,26 +293,27 @@ class World:
     ) -> None:
         upstream = self.ide.address if phase is Phase.RUNNING else None
         self.facts.routes[workspace_id] = Route(workspace_id, ALICE, phase, operation, upstream, image)
-        workspace = a_workspace(workspace_id, phase, **({"operation": operation} | changes))
-        self.facts.situations[workspace_id] = StatusPageData(workspace, [])
+        workspace = make_workspace(workspace_id, phase, **({"operation": operation} | changes))
+        self.facts.page_data[workspace_id] = StatusPageData(workspace, [])
         self.gateway.revocation.route_changed(workspace_id)
 
     def cookie(self, workspace_id: str = MINE, session: str = SESSION, host: str | None = None) -> str:
-        grant = CookieGrant(hash_of(session), int(time.time()) + 3600)
+        grant = CookieGrant(session_hash(session), int(time.time()) + 3600)
         value = sign(KEY, grant, workspace_id, host or self.host)
         return f"{self.config.origins.workspace_cookie.decode()}={value}"
 
     def request(self, target: str = "/", method: str = "GET", host: str | None = None, more: str = "") -> str:
-        """A request to the workspace's origin with its cookie."""
+        """Return a request to the workspace's origin with its cookie and the header lines `more`."""
         start = f"{method} {target} HTTP/1.1\r\nHost: {host or self.host}\r\n"
         return f"{start}Cookie: {self.cookie()}\r\n{more}\r\n"
 
     def entrance(self, target: str = "/", session: str | None = SESSION, more: str = NAVIGATE) -> str:
+        """Return a request to the workspace's path on the platform's origin."""
         cookie = f"Cookie: session={session}\r\n" if session else ""
         return f"GET /w/{MINE}{target} HTTP/1.1\r\nHost: {self.platform}\r\n{cookie}{more}\r\n"
 
     def elapse(self, seconds: float = NEVER) -> None:
-        """Bring each connection's deadline nearer, as if this time had passed."""
+        """Move each connection's deadline closer, as if this time had passed."""
         for connection in self.gateway._connections:
             connection.deadline -= seconds
 
@@ -322,6 +326,7 @@ class World:
         return Client(*await asyncio.open_connection("127.0.0.1", self.gateway.port))
 
     async def ask(self, request: str | bytes) -> tuple[str, bytes]:
+        """Send one request and return the head and the body of the response."""
         client = await self.connect()
         client.send(request)
         try:
@@ -342,20 +347,23 @@ async def world(**options: Any) -> AsyncIterator[World]:
         await made.ide.stop()
 
 
-async def held_back(made: World, sent: Callable[[], int]) -> None:
-    """Wait until the gateway holds back an upstream, and `sent` counts no more of its bytes."""
+async def wait_for_backpressure(made: World, sent: Callable[[], int]) -> None:
+    """Wait until the gateway pauses an upstream, and `sent` stops growing."""
     seen = -1
 
-    def is_held_back() -> bool:
+    def is_paused() -> bool:
         nonlocal seen
         before, seen = seen, sent()
         return before == seen and any(each.write_paused for each in made.connections)
 
-    await until(is_held_back, "the upstream to be held back", every=0.1)
+    await until(is_paused, "the upstream to be paused", every=0.1)
 
 
-async def read_slowly(made: World, clients: list[Client], size: int = 16 << 20) -> None:
-    """Each asks for a letter, many times over, and reads it when all wait for each other: it is theirs."""
+async def check_slow_readers(made: World, clients: list[Client], size: int = 16 << 20) -> None:
+    """Check that each client receives its own response, if all read late and all buffers are full.
+
+    Each response repeats one letter, which the client's request names.
+    """
 
     async def repeat(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         letter = (await upstream.read_head(reader)).split(b" ")[1][1:2]
@@ -370,7 +378,7 @@ async def read_slowly(made: World, clients: list[Client], size: int = 16 << 20) 
         client.send(made.request(f"/{letter}"))
         await client.head()
         paused = _paused(made, number)
-        await until(paused, f"{number} of them to wait, with all buffers full")
+        await until(paused, f"{number} clients to be paused, with all buffers full")
     for letter, client in letters.items():
         body = await asyncio.wait_for(client.reader.readexactly(size), PATIENCE)
         assert body.count(letter.encode()) == size

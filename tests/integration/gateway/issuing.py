@@ -7,7 +7,10 @@ from codehub.gateway.certificate import CertificateFiles
 
 
 def issue(directory: Path, name: str, *more: str, names: str, days: int = 90) -> CertificateFiles:
-    """`issue(tmp_path, "mine", "extendedKeyUsage=clientAuth", names="DNS:localhost", days=-1)`."""
+    """Create a certificate and its key.
+
+    `issue(tmp_path, "mine", "extendedKeyUsage=clientAuth", names="DNS:localhost", days=-1)`
+    """
     key, request, chain = (directory / f"{name}.{kind}" for kind in ("key", "req", "pem"))
     extensions = directory / f"{name}.ext"
     extensions.write_text("\n".join([f"subjectAltName={names}", *more]))
@@ -20,8 +23,8 @@ def issue(directory: Path, name: str, *more: str, names: str, days: int = 90) ->
     return CertificateFiles(chain, key)
 
 
-def lock(files: CertificateFiles, target: Path) -> Path:
-    """The key once more, behind a passphrase."""
+def encrypt_key(files: CertificateFiles, target: Path) -> Path:
+    """Write a copy of the key that needs a passphrase, and return its path."""
     _openssl("pkey", "-in", files.key, "-aes256", "-passout", "pass:secret", "-out", target)
     return target
 

@@ -1,4 +1,4 @@
-"""Smuggling, slowloris, oversized heads and connections by the thousand get nowhere."""
+"""The gateway refuses smuggled, slow and oversized requests, and too many connections."""
 
 import asyncio
 import ssl
@@ -26,7 +26,7 @@ from tests.waiting import until
         "X: \x00\r\n",
     ],
 )
-async def test_ambiguity_is_a_400_before_an_upstream_sees_a_byte(origin: World, more: str) -> None:
+async def test_an_ambiguous_request_is_a_400_and_no_upstream_gets_a_byte(origin: World, more: str) -> None:
     client = await origin.connect()
     client.send(origin.request("/", "POST", more=more) + "0\r\n\r\nGET /admin HTTP/1.1\r\nHost: x\r\n\r\n")
     head, _ = await client.response()
@@ -35,9 +35,9 @@ async def test_ambiguity_is_a_400_before_an_upstream_sees_a_byte(origin: World, 
     assert not origin.ide.connections and not origin.api.connections
 
 
-async def test_a_head_that_ends_its_lines_wrongly_is_refused_at_once(origin: World) -> None:
+async def test_a_head_with_bare_line_feeds_is_refused_at_once(origin: World) -> None:
     head, _ = await origin.ask(f"GET / HTTP/1.1\nHost: {origin.host}\n\n")
-    assert status(head) == 400  # later, it would be a 408
+    assert status(head) == 400  # not a 408 after the timeout
 
 
 async def test_an_oversized_head_is_refused(origin: World) -> None:
@@ -52,7 +52,7 @@ async def test_a_head_just_below_the_limit_passes(origin: World) -> None:
     assert status((await origin.ask(origin.request(more="X: " + "a" * 60_000 + "\r\n")))[0]) == 200
 
 
-async def test_a_head_that_drips_is_cut_off(origin: World) -> None:
+async def test_an_incomplete_head_is_a_408_after_its_timeout(origin: World) -> None:
     client = await origin.connect()
     client.send("GET / HTTP/1.1\r\nHost: x\r\n")
     await until(lambda: any(each._buffer for each in origin.connections), "the head to begin")
@@ -62,12 +62,12 @@ async def test_a_head_that_drips_is_cut_off(origin: World) -> None:
     assert not origin.ide.connections
 
 
-async def test_a_connection_that_says_nothing_is_closed(origin: World) -> None:
+async def test_a_connection_that_sends_nothing_is_closed(origin: World) -> None:
     client = await origin.connect()
     await until(lambda: origin.gateway._connections, "the connection")
     origin.elapse()
     assert await client.rest() == b""
-    await until(lambda: not origin.gateway._connections, "the connection to be forgotten")
+    await until(lambda: not origin.gateway._connections, "the connection to be removed")
 
 
 async def test_the_deadline_of_a_head_does_not_move_with_each_byte(origin: World) -> None:
@@ -82,14 +82,14 @@ async def test_the_deadline_of_a_head_does_not_move_with_each_byte(origin: World
     assert status(await client.head()) == 408
 
 
-async def test_answers_that_nobody_reads_do_not_pile_up(origin: World) -> None:
-    """Small requests with large answers, sent without end by a client that does not read."""
+async def test_unread_responses_do_not_pile_up(origin: World) -> None:
+    """A client sends many small requests with large responses, and does not read."""
     count, request = 5000, b"GET / HTTP/1.1\r\nHost: elsewhere\r\nAccept: text/html\r\n\r\n"
     client = await origin.connect()
     client.send(request * count)
     await until(lambda: origin.gateway._connections, "the connection")
     (connection,) = origin.connections
-    await until(lambda: connection._held_for_buffer, "the gateway to read no more")
+    await until(lambda: connection._held_for_buffer, "the gateway to stop reading")
     assert connection.transport.get_write_buffer_size() < 1_000_000
     for _ in range(count):
         assert status((await client.response())[0]) == 421
@@ -106,7 +106,7 @@ async def open_from(made: World, address: str, tls: ssl.SSLContext | None = None
     )
 
 
-async def test_one_address_gets_its_share_of_the_connections_and_another_one_is_served() -> None:
+async def test_one_address_gets_at_most_its_share_of_connections() -> None:
     async with world(max_connections=100, max_connections_per_address=2) as made:
         share = 2 * LOOPBACK_SHARES
         clients = [await open_from(made, "127.0.0.2") for _ in range(2 * share)]
@@ -114,20 +114,22 @@ async def test_one_address_gets_its_share_of_the_connections_and_another_one_is_
             head, body = await refused.response()
             assert status(head) == 429 and header(head, "connection") == "close"
             assert b"from your network" in body
-        assert await (await open_from(made, "127.0.0.2")).rest() == b""  # this many get no answer
+        assert (
+            await (await open_from(made, "127.0.0.2")).rest() == b""
+        )  # above twice the share, without a response
         clients.append(await open_from(made, "127.0.0.3"))
         for client in (*clients[:share], clients[-1]):
             client.send(made.request())
             assert status((await client.response())[0]) == 200
         for client in clients:
             client.close()
-        await until(lambda: not made.gateway._connections, "all of them to be forgotten")
+        await until(lambda: not made.gateway._connections, "all connections to be removed")
         client = await open_from(made, "127.0.0.2")
         client.send(made.request())
         assert status((await client.response())[0]) == 200
 
 
-async def test_connections_that_begin_no_handshake_are_a_share_too(tmp_path: Path) -> None:
+async def test_connections_without_a_handshake_count_towards_the_share(tmp_path: Path) -> None:
     files = issuing.issue(tmp_path, "served", names="DNS:localhost")
     async with world(scheme="https", tls=files, max_connections=100, max_connections_per_address=2) as made:
         share = 2 * LOOPBACK_SHARES
@@ -139,13 +141,15 @@ async def test_connections_that_begin_no_handshake_are_a_share_too(tmp_path: Pat
         assert (await client.response())[1] == b"hello"
         for each in silent:
             each.close()
-        await until(lambda: not made.gateway.handshakes._shares["127.0.0.2"].connections, "them to end")
+        await until(
+            lambda: not made.gateway.handshakes._shares["127.0.0.2"].connections, "the handshakes to end"
+        )
         client = await open_from(made, "127.0.0.2", trusted)
         client.send(f"GET /x HTTP/1.1\r\nHost: {made.platform}\r\n\r\n")
         assert (await client.response())[1] == b"hello"
 
 
-async def test_a_trusted_proxy_may_have_all_connections() -> None:
+async def test_a_trusted_proxy_may_open_any_number_of_connections() -> None:
     proxies = TrustedProxies([ip_network("127.0.0.2/32")])
     async with world(max_connections_per_address=1, trusted_proxies=proxies) as made:
         for _ in range(3 * LOOPBACK_SHARES):

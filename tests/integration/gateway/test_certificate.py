@@ -1,4 +1,4 @@
-"""What is said about a certificate before it is served."""
+"""Checks of a certificate before it is served."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from codehub.cli.requirements import RequirementError
 from codehub.gateway.certificate import CertificateError, CertificateFiles, RenewedCertificate
 from codehub.gateway.trusted_proxies import TrustedProxies
 from codehub.settings import Settings, SettingsError, load
-from tests.integration.gateway.issuing import issue, lock
+from tests.integration.gateway.issuing import encrypt_key, issue
 
 NAMES = "DNS:Example.org,DNS:*.apps.example.org,IP:10.1.2.3,IP:fd00::7"
 
@@ -30,12 +30,14 @@ def settings(files: CertificateFiles, **more: object) -> Settings:
     return load(tls_cert_file=files.chain, tls_key_file=files.key, **given)
 
 
-def test_what_cannot_be_served_is_told_in_a_sentence(files: CertificateFiles, directory: Path) -> None:
+def test_the_error_about_an_unusable_certificate_names_its_cause(
+    files: CertificateFiles, directory: Path
+) -> None:
     junk, gone = directory / "junk", directory / "gone"
     junk.write_bytes(b"\xffjunk")
     other, expired = issue(directory, "other", names=NAMES), issue(directory, "expired", names=NAMES, days=-1)
     wrong_use = issue(directory, "wrong use", "extendedKeyUsage=clientAuth", names=NAMES)
-    for given, words in (
+    for given, message in (
         (CertificateFiles(gone, files.key), "gone cannot be read (No such file"),
         (CertificateFiles(files.chain, gone), "gone cannot be read (No such file"),
         (CertificateFiles(directory, files.key), "cannot be read (Is a directory)"),
@@ -43,20 +45,22 @@ def test_what_cannot_be_served_is_told_in_a_sentence(files: CertificateFiles, di
         (CertificateFiles(files.chain, junk), "holds no private key"),
         (CertificateFiles(files.key, files.key), "holds no certificate"),
         (CertificateFiles(files.chain, other.key), "is not the key of"),
-        (CertificateFiles(files.chain, lock(files, directory / "locked")), "asks for a passphrase"),
+        (CertificateFiles(files.chain, encrypt_key(files, directory / "locked")), "asks for a passphrase"),
         (expired, "has expired"),
         (wrong_use, "is not one for a server"),
     ):
-        with pytest.raises(CertificateError) as told:
+        with pytest.raises(CertificateError) as error:
             RenewedCertificate(given)
-        assert words in str(told.value)
+        assert message in str(error.value)
         with pytest.raises(RequirementError):
             require_certificate(settings(given))
         (finding,) = check_certificate(settings(given))
-        assert finding.level is Severity.FAIL and words in finding.message
+        assert finding.level is Severity.FAIL and message in finding.message
 
 
-def test_names_that_a_certificate_covers(files: CertificateFiles, directory: Path) -> None:
+def test_a_certificate_covers_its_names_and_one_level_of_a_wildcard(
+    files: CertificateFiles, directory: Path
+) -> None:
     narrow = issue(directory, "narrow", names="DNS:*.localhost").examine()
     assert not narrow.covers("a.localhost") and not narrow.covers("*.localhost")
     found = files.examine()
@@ -68,7 +72,7 @@ def test_names_that_a_certificate_covers(files: CertificateFiles, directory: Pat
         assert not found.covers(host), host
 
 
-def test_the_doctor_looks_at_names_and_age(files: CertificateFiles, directory: Path) -> None:
+def test_the_doctor_checks_names_and_expiry(files: CertificateFiles, directory: Path) -> None:
     require_certificate(settings(files))
     assert [finding.level for finding in check_certificate(settings(files))] == [Severity.OK, Severity.OK]
     elsewhere = settings(files, apps_domain="other.example.org:8443")
@@ -80,7 +84,7 @@ def test_the_doctor_looks_at_names_and_age(files: CertificateFiles, directory: P
     assert check_certificate(Settings()) == []
 
 
-def test_both_files_belong_together(files: CertificateFiles) -> None:
+def test_certificate_and_key_are_set_together_and_need_https(files: CertificateFiles) -> None:
     for given in ({"tls_cert_file": files.chain}, {"tls_key_file": files.key, "tls_cert_file": ""}):
         with pytest.raises(SettingsError, match="set both, or none"):
             load(**given)

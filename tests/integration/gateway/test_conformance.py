@@ -26,7 +26,7 @@ from tests.integration.gateway.conformance import (
     upgrades,
 )
 from tests.integration.gateway.conformance.case import HARMLESS, HARMLESS_SEEN, OK, Case, End, Mode
-from tests.integration.gateway.conformance.stage import Outcome, Stage
+from tests.integration.gateway.conformance.case_runner import Outcome, Stage
 from tests.integration.gateway.harness import world
 
 GROUPS = (heads, targets, routes, fields, bodies, smuggling, hop_by_hop, cookies, responses, upgrades, aborts)

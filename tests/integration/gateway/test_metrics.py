@@ -1,4 +1,4 @@
-"""What the gateway counts."""
+"""Metrics of the gateway."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from codehub.domain.states import Phase
 from codehub.gateway.metrics import GatewayMetrics
-from tests.integration.gateway.harness import MINE, NAVIGATE, Upstream, World, answering, status
+from tests.integration.gateway.harness import MINE, NAVIGATE, Upstream, World, respond_with, status
 from tests.integration.gateway.test_tunnel import UPGRADE, echoing
 from tests.waiting import until
 
@@ -27,9 +27,9 @@ def requests(made: World, outcome: str, kind: str = "") -> float:
     return value(made.metrics, "requests_total", outcome=outcome, kind=kind)
 
 
-async def test_relayed_responses_count_by_class_with_their_latency(origin: World) -> None:
+async def test_relayed_responses_are_counted_by_class_with_their_latency(origin: World) -> None:
     for number in (200, 200, 302, 404, 503, 999):
-        origin.ide.script = answering(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % number)
+        origin.ide.script = respond_with(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % number)
         origin.gateway.pool.close()
         assert status((await origin.ask(origin.request()))[0]) == number
     counts = [requests(origin, "relayed", f"{number}xx") for number in range(1, 6)]
@@ -40,7 +40,7 @@ async def test_relayed_responses_count_by_class_with_their_latency(origin: World
     assert value(origin.metrics, "connections_total") == 6
 
 
-async def test_requests_that_repeat_on_one_connection_count_each(origin: World) -> None:
+async def test_each_repeated_request_on_one_connection_is_counted(origin: World) -> None:
     client = await origin.connect()
     for _ in range(3):
         client.send(origin.request())
@@ -51,7 +51,7 @@ async def test_requests_that_repeat_on_one_connection_count_each(origin: World) 
     await until(lambda: value(origin.metrics, "open_connections") == 0, "the connection to close")
 
 
-async def test_answers_of_its_own_count_by_kind(origin: World) -> None:
+async def test_responses_of_the_gateway_are_counted_by_kind(origin: World) -> None:
     await origin.ask(origin.entrance(session=None))
     assert requests(origin, "redirect") == 1
     await origin.ask(origin.request(more="Sec-Fetch-Site: cross-site\r\n"))
@@ -65,8 +65,8 @@ async def test_answers_of_its_own_count_by_kind(origin: World) -> None:
     assert requests(origin, "page", "elsewhere") == 1
 
 
-async def test_an_upstream_that_fails_counts_once(origin: World) -> None:
-    origin.ide.script = answering(b"garbage\r\n\r\n")
+async def test_a_failed_upstream_is_counted_once(origin: World) -> None:
+    origin.ide.script = respond_with(b"garbage\r\n\r\n")
     assert status((await origin.ask(origin.request()))[0]) == 502
     assert requests(origin, "upstream_failed") == 1
     assert requests(origin, "error", "5xx") == 0
@@ -82,8 +82,8 @@ async def test_open_websockets_are_counted(origin: World) -> None:
         await until(lambda: value(origin.metrics, "open_websockets") == 0, "the WebSocket to end")
 
 
-async def test_a_websocket_that_its_upstream_ends_is_no_longer_open(origin: World) -> None:
-    origin.ide.script = hangs_up
+async def test_a_websocket_that_its_upstream_closes_is_no_longer_counted_as_open(origin: World) -> None:
+    origin.ide.script = close_after_upgrade
     client = await origin.connect()
     client.send(origin.request(more=UPGRADE))
     assert status(await client.head()) == 101
@@ -92,6 +92,8 @@ async def test_a_websocket_that_its_upstream_ends_is_no_longer_open(origin: Worl
     assert requests(origin, "relayed", "1xx") == 1
 
 
-async def hangs_up(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def close_after_upgrade(
+    upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     await upstream.read_head(reader)
     writer.write(b"HTTP/1.1 101 X\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")

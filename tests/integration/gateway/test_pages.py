@@ -1,4 +1,4 @@
-"""Every page as somebody uses it whose browser runs no scripts: links, forms and meta refresh alone."""
+"""Every page works without scripts, with only links, forms and meta refresh."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
@@ -26,8 +26,8 @@ from tests.integration.gateway.harness import (
     SESSION,
     THEIRS,
     World,
-    a_workspace,
     header,
+    make_workspace,
     status,
     world,
 )
@@ -38,14 +38,14 @@ POSTED = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-D
 
 @dataclass
 class Page(HTMLParser):
-    """What such a browser makes of a page."""
+    """A page as a browser without scripts interprets it."""
 
     code: int
     html: str
     language: str = ""
     heading: str = ""
     forms: dict[str, str] = field(default_factory=dict)
-    """Where each button's form goes, by the words on it."""
+    """The action of each form, by the text of its button."""
     links: dict[str, str] = field(default_factory=dict)
     refreshes: bool = False
     _open: list[tuple[str, dict[str, str]]] = field(default_factory=list)
@@ -89,7 +89,7 @@ async def visit(made: World, target: str = "/", more: str = "", session: str = S
 
 
 async def press(made: World, action: str, more: str = POSTED, session: str = SESSION) -> tuple[int, str, str]:
-    """The status, where it leads, and the page, if there is one."""
+    """Submit a form. Return the status, the redirect target and the page, if any."""
     head, body = await made.ask(
         f"POST {action} HTTP/1.1\r\nHost: {made.platform}\r\nOrigin: http://{made.platform}\r\n"
         f"Cookie: session={session}\r\nContent-Length: 0\r\n{more}\r\n"
@@ -97,29 +97,31 @@ async def press(made: World, action: str, more: str = POSTED, session: str = SES
     return status(head), header(head, "location") or "", body.decode()
 
 
-@pytest.fixture(params=["own origins", "path mode"])
-async def either(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """A page of the entrance is the same in both modes."""
-    async with world(apps=request.param == "own origins") as made:
+@pytest.fixture(params=["origin mode", "path mode"])
+async def each_mode(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """Each of the two modes, since the status pages are the same in both."""
+    async with world(apps=request.param == "origin mode") as made:
         yield made
 
 
 @pytest.mark.parametrize(
     ("phase", "button"), [(Phase.ARCHIVED, "Restore and open"), (Phase.PENDING, "Start")]
 )
-async def test_restore_and_start_are_forms(either: World, phase: Phase, button: str) -> None:
-    either.set_phase(MINE, phase)
-    page = await visit(either, "/a/b?c=d&e")
+async def test_restore_and_start_are_forms(each_mode: World, phase: Phase, button: str) -> None:
+    each_mode.set_phase(MINE, phase)
+    page = await visit(each_mode, "/a/b?c=d&e")
     assert (page.code, page.refreshes) == (502, False)
-    back = f"http://{either.platform}/w/{MINE}/a/b?c=d&e"
-    assert await press(either, page.forms[button]) == (303, back, "")
-    assert either.facts.woken == [(MINE, "alice")]
-    either.set_phase(MINE, phase, desired_state=DesiredState.RUNNING)
-    assert (await visit(either)).refreshes
+    back = f"http://{each_mode.platform}/w/{MINE}/a/b?c=d&e"
+    assert await press(each_mode, page.forms[button]) == (303, back, "")
+    assert each_mode.facts.woken == [(MINE, "alice")]
+    each_mode.set_phase(MINE, phase, desired_state=DesiredState.RUNNING)
+    assert (await visit(each_mode)).refreshes
 
 
 @pytest.mark.parametrize("phase", [Phase.STANDBY, Phase.RUNNING, Phase.PENDING])
-async def test_a_workspace_of_another_runtime_says_why_and_is_not_woken(origin: World, phase: Phase) -> None:
+async def test_a_workspace_of_another_runtime_shows_the_reason_and_is_not_woken(
+    origin: World, phase: Phase
+) -> None:
     reason = Condition(True, OTHER_BACKEND, "This workspace is on the docker runtime.", NOW)
     origin.set_phase(MINE, phase, conditions=conditions(healthy=reason))
     origin.facts.routes[MINE] = replace(origin.facts.routes[MINE], upstream=None)
@@ -128,7 +130,7 @@ async def test_a_workspace_of_another_runtime_says_why_and_is_not_woken(origin: 
     assert page.forms == {} and origin.facts.woken == []
 
 
-async def test_the_loading_page_comes_again_by_itself_until_it_is_the_ide(origin: World) -> None:
+async def test_the_loading_page_refreshes_until_the_ide_runs(origin: World) -> None:
     origin.set_phase(MINE, Phase.ARCHIVED, Operation.RESTORING, progress=Progress(5, 20))
     page = await visit(origin)
     assert (page.code, page.refreshes) == (200, True)
@@ -151,11 +153,11 @@ async def test_an_error_is_recovered_by_a_form(origin: World) -> None:
     assert origin.facts.recovered == [(MINE, alice, None)]
 
 
-async def test_a_lost_home_comes_back_as_its_owner_chooses(origin: World) -> None:
-    lost = a_workspace(MINE, Phase.ERROR, error_reason=ErrorReason.DataLost, error_message="gone")
+async def test_a_lost_home_is_recovered_from_the_chosen_source(origin: World) -> None:
+    lost = make_workspace(MINE, Phase.ERROR, error_reason=ErrorReason.DataLost, error_message="gone")
     origin.set_phase(MINE, Phase.ERROR)
     archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
-    origin.facts.situations[MINE] = StatusPageData(lost, [archive])
+    origin.facts.page_data[MINE] = StatusPageData(lost, [archive])
     page = await visit(origin)
     for button in ("Restore", "Start with an empty home"):
         assert (await press(origin, page.forms[button]))[0] == 303
@@ -164,43 +166,43 @@ async def test_a_lost_home_comes_back_as_its_owner_chooses(origin: World) -> Non
 
 
 CHOICES = ("Restore", "Start with an empty home")
-WAYS_OUT = {
+RECOVERIES = {
     "a container without its home": (ErrorReason.ContainerWithoutVolume, HOME, False, CHOICES),
-    "a spoiled archive": (ErrorReason.ArchiveCorrupted, None, False, ("Recover", *CHOICES)),
+    "a damaged archive": (ErrorReason.ArchiveCorrupted, None, False, ("Recover", *CHOICES)),
     "a foreign home": (ErrorReason.RetryExceeded, None, False, ("Recover", *CHOICES)),
-    "a home that has come back": (ErrorReason.DataLost, HOME, True, ("Recover with the home that is there",)),
+    "a home that exists again": (ErrorReason.DataLost, HOME, True, ("Recover with the home that is there",)),
 }
 
 
-@pytest.mark.parametrize(("reason", "home", "volume", "expected"), WAYS_OUT.values(), ids=WAYS_OUT)
-async def test_no_error_is_a_dead_end(
+@pytest.mark.parametrize(("reason", "home", "volume", "expected"), RECOVERIES.values(), ids=RECOVERIES)
+async def test_every_error_offers_a_recovery(
     origin: World, reason: ErrorReason, home: Generation | None, volume: bool, expected: tuple[str, ...]
 ) -> None:
-    failed = a_workspace(
+    failed = make_workspace(
         MINE, Phase.ERROR, error_reason=reason, home_ctx=home, conditions=conditions(volume, False)
     )
     origin.set_phase(MINE, Phase.ERROR)
     archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
-    origin.facts.situations[MINE] = StatusPageData(failed, [archive])
+    origin.facts.page_data[MINE] = StatusPageData(failed, [archive])
     page = await visit(origin)
     assert set(page.forms) == set(expected)
     for button in expected:
         assert (await press(origin, page.forms[button]))[0] == 303
-    asked = {source.source if source else None for *_, source in origin.facts.recovered}
-    assert asked == {SOURCES.get(button) for button in expected}
+    requested = {source.source if source else None for *_, source in origin.facts.recovered}
+    assert requested == {SOURCES.get(button) for button in expected}
 
 
-async def test_a_recovery_that_is_under_way_has_no_second_button(origin: World) -> None:
+async def test_a_recovery_in_progress_shows_no_button(origin: World) -> None:
     origin.set_phase(MINE, Phase.ERROR, request=PendingRequest(RequestKind.RECOVER, "alice"))
     page = await visit(origin)
     assert page.forms == {} and page.refreshes
 
 
-async def test_the_limit_page_lists_what_counts_even_if_it_cannot_be_stopped(origin: World) -> None:
+async def test_the_limit_page_lists_counted_workspaces_that_cannot_be_stopped(origin: World) -> None:
     origin.set_phase(MINE, Phase.STANDBY)
-    origin.facts.wake_problem = RunningLimitExceeded("You already run 1 of 1.")
-    origin.facts.counts = [
-        a_workspace(THEIRS, Phase.ERROR, name="broken", error_reason=ErrorReason.ContainerWithoutVolume)
+    origin.facts.wake_error = RunningLimitExceeded("You already run 1 of 1.")
+    origin.facts.counted = [
+        make_workspace(THEIRS, Phase.ERROR, name="broken", error_reason=ErrorReason.ContainerWithoutVolume)
     ]
     page = await visit(origin)
     assert "Stop" not in page.forms
@@ -208,27 +210,27 @@ async def test_the_limit_page_lists_what_counts_even_if_it_cannot_be_stopped(ori
     assert TEXTS["en"]["limit.others"] not in page.html
 
 
-async def test_over_the_limit_each_running_workspace_can_be_stopped(origin: World) -> None:
+async def test_above_the_limit_each_running_workspace_can_be_stopped(origin: World) -> None:
     origin.set_phase(MINE, Phase.STANDBY)
-    origin.facts.wake_problem = RunningLimitExceeded("You already run 1 of 1.")
-    running = a_workspace(THEIRS, Phase.RUNNING, name="other", desired_state=DesiredState.RUNNING)
-    origin.facts.counts = [running]
+    origin.facts.wake_error = RunningLimitExceeded("You already run 1 of 1.")
+    running = make_workspace(THEIRS, Phase.RUNNING, name="other", desired_state=DesiredState.RUNNING)
+    origin.facts.counted = [running]
     origin.facts.routes[THEIRS] = Route(THEIRS, ALICE, Phase.RUNNING, Operation.NONE, None, "code-server")
     page = await visit(origin, "/x")
     assert (page.code, page.refreshes) == (502, False)
     back = f"http://{origin.platform}/w/{MINE}/x"
     assert await press(origin, page.forms["Stop"]) == (303, back, "")
     assert origin.facts.stopped == [(THEIRS, "alice")]
-    origin.facts.counts = [a_workspace(THEIRS, Phase.RUNNING, operation=Operation.STOPPING)]
-    assert (await visit(origin)).refreshes  # it makes room by itself, and is then started
+    origin.facts.counted = [make_workspace(THEIRS, Phase.RUNNING, operation=Operation.STOPPING)]
+    assert (await visit(origin)).refreshes  # the start follows when the other one has stopped
 
 
-async def test_a_start_over_the_limit_leads_to_the_choice_and_back(origin: World) -> None:
+async def test_a_start_above_the_limit_shows_the_limit_page_and_returns(origin: World) -> None:
     origin.set_phase(MINE, Phase.ARCHIVED)
     action = (await visit(origin, "/x")).forms["Restore and open"]
-    origin.facts.wake_problem = RunningLimitExceeded("You already run 1 of 1.")
-    running = a_workspace(THEIRS, Phase.RUNNING, name="other", desired_state=DesiredState.RUNNING)
-    origin.facts.counts = [running]
+    origin.facts.wake_error = RunningLimitExceeded("You already run 1 of 1.")
+    running = make_workspace(THEIRS, Phase.RUNNING, name="other", desired_state=DesiredState.RUNNING)
+    origin.facts.counted = [running]
     code, _, html = await press(origin, action)
     page = Page(code, html)
     assert page.code == 502 and page.heading == "Too many workspaces are running"
@@ -240,40 +242,40 @@ async def test_a_start_over_the_limit_leads_to_the_choice_and_back(origin: World
     assert header(head, "location") == f"http://{origin.platform}/w/{MINE}/x"
 
 
-async def test_a_wish_that_is_refused_says_why(origin: World) -> None:
+async def test_a_refused_start_shows_the_reason(origin: World) -> None:
     origin.set_phase(MINE, Phase.PENDING)
     action = (await visit(origin)).forms["Start"]
-    origin.facts.wake_problem = InvalidState("Not <now>.")
+    origin.facts.wake_error = InvalidState("Not <now>.")
     code, _, html = await press(origin, action)
     assert code == 409 and "Not &lt;now&gt;." in html
     assert Page(code, html).links["Try again"] == f"/w/{MINE}/"
 
 
-async def test_only_the_owner_and_only_the_platforms_own_pages_may_press(either: World) -> None:
-    either.set_phase(MINE, Phase.ARCHIVED)
-    action = (await visit(either)).forms["Restore and open"]
-    code, location, _ = await press(either, action, session="gone")
-    assert (code, location) == (303, f"http://{either.platform}/login?next=/w/{MINE}/")
-    assert (await press(either, action, session="bob-session"))[0] == 404
+async def test_only_the_owner_may_submit_forms_and_only_from_the_platforms_pages(each_mode: World) -> None:
+    each_mode.set_phase(MINE, Phase.ARCHIVED)
+    action = (await visit(each_mode)).forms["Restore and open"]
+    code, location, _ = await press(each_mode, action, session="gone")
+    assert (code, location) == (303, f"http://{each_mode.platform}/login?next=/w/{MINE}/")
+    assert (await press(each_mode, action, session="bob-session"))[0] == 404
     for more in ("Sec-Fetch-Site: same-site\r\n", "Sec-Fetch-Site: cross-site\r\n"):
-        assert (await press(either, action, more))[0] == 403
-    foreign = f"POST {action} HTTP/1.1\r\nHost: {either.platform}\r\nCookie: session={SESSION}\r\n"
-    origin = f"Origin: http://{MINE}.{either.platform}\r\nContent-Length: 0\r\n\r\n"
-    assert status((await either.ask(foreign + origin))[0]) == 403
+        assert (await press(each_mode, action, more))[0] == 403
+    foreign = f"POST {action} HTTP/1.1\r\nHost: {each_mode.platform}\r\nCookie: session={SESSION}\r\n"
+    header_lines = f"Origin: http://{MINE}.{each_mode.platform}\r\nContent-Length: 0\r\n\r\n"
+    assert status((await each_mode.ask(foreign + header_lines))[0]) == 403
     stop = f"/w/{MINE}/.codehub/do?wish=stop&workspace="
-    either.facts.routes[THEIRS] = Route(THEIRS, "01someone", Phase.RUNNING, Operation.NONE, None, "x")
-    assert [(await press(either, stop + which))[0] for which in (THEIRS, "..", "01nobody")] == [404] * 3
+    each_mode.facts.routes[THEIRS] = Route(THEIRS, "01someone", Phase.RUNNING, Operation.NONE, None, "x")
+    assert [(await press(each_mode, stop + which))[0] for which in (THEIRS, "..", "01nobody")] == [404] * 3
     for what in ("do?wish=delete", "do", "do?wish=recover&from=thin-air"):
-        assert (await press(either, f"/w/{MINE}/.codehub/{what}"))[0] == 404
-    facts = either.facts
-    assert not (facts.woken or facts.stopped or facts.recovered) and not either.ide.heads
-    _, location, _ = await press(either, f"/w/{MINE}/.codehub/do?wish=start&to=//evil.example")
-    assert location == f"http://{either.platform}/w/{MINE}//evil.example"  # a path below the entrance
+        assert (await press(each_mode, f"/w/{MINE}/.codehub/{what}"))[0] == 404
+    facts = each_mode.facts
+    assert not (facts.woken or facts.stopped or facts.recovered) and not each_mode.ide.heads
+    _, location, _ = await press(each_mode, f"/w/{MINE}/.codehub/do?wish=start&to=//evil.example")
+    assert location == f"http://{each_mode.platform}/w/{MINE}//evil.example"  # a path below the entry URL
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-async def test_pages_without_a_decision_say_what_is_and_lead_home(path: World, language: Language) -> None:
-    words, more = TEXTS[language], f"Accept-Language: {language}\r\n"
+async def test_error_pages_name_the_error_and_link_to_the_dashboard(path: World, language: Language) -> None:
+    texts, more = TEXTS[language], f"Accept-Language: {language}\r\n"
     missing = await visit(path, more=more, session=SESSION) if path.facts.routes.pop(MINE) else None
     path.set_phase(MINE, Phase.RUNNING)
     forbidden = await visit(path, more=more, session="bob-session")
@@ -286,13 +288,13 @@ async def test_pages_without_a_decision_say_what_is_and_lead_home(path: World, l
         (gone, 502, "gone"),
     ):
         assert page is not None
-        assert (page.code, page.language, page.heading) == (code, language, words[f"{subject}.heading"])
-        assert page.links[words["home"]] == f"http://{path.platform}/"
-    assert gone.links[words["again"]] == ""  # the same page again
+        assert (page.code, page.language, page.heading) == (code, language, texts[f"{subject}.heading"])
+        assert page.links[texts["home"]] == f"http://{path.platform}/"
+    assert gone.links[texts["again"]] == ""  # the same page again
     assert "prefers-color-scheme: dark" in gone.html and "color-scheme: light dark" in gone.html
 
 
-def test_both_languages_say_the_same_things() -> None:
+def test_both_languages_have_the_same_texts() -> None:
     assert TEXTS["en"].keys() == TEXTS["ko"].keys()
 
 
@@ -302,12 +304,12 @@ def home(**changes: object) -> HomeRecord:
     return replace(record, **changes)  # type: ignore[arg-type]
 
 
-async def test_a_workspace_that_was_stopped_for_the_disk_says_why_and_is_not_woken_by_a_visit(
+async def test_a_workspace_that_the_disk_watchdog_stopped_shows_the_reason_and_is_not_woken(
     origin: World,
 ) -> None:
     origin.set_phase(MINE, Phase.STANDBY)
-    known = home(notice="Stopped: the disk has 300 MiB left.", stopped_at=datetime(2026, 1, 1, tzinfo=UTC))
-    origin.facts.situations[MINE] = replace(origin.facts.situations[MINE], home=known)
+    stopped = home(notice="Stopped: the disk has 300 MiB left.", stopped_at=datetime(2026, 1, 1, tzinfo=UTC))
+    origin.facts.page_data[MINE] = replace(origin.facts.page_data[MINE], home=stopped)
     for _ in range(2):
         page = await visit(origin)
         assert (page.code, page.refreshes) == (502, False)
@@ -318,7 +320,7 @@ async def test_a_workspace_that_was_stopped_for_the_disk_says_why_and_is_not_wok
     assert origin.facts.woken == [(MINE, "alice")]
 
 
-async def test_a_start_that_was_given_up_for_the_disk_is_not_asked_for_again_by_a_visit(
+async def test_a_visit_does_not_repeat_a_start_that_failed_for_disk_space(
     origin: World,
 ) -> None:
     origin.set_phase(MINE, Phase.STANDBY, error_message="Waiting for disk space: 1 MiB left.")
@@ -327,10 +329,10 @@ async def test_a_start_that_was_given_up_for_the_disk_is_not_asked_for_again_by_
     assert origin.facts.woken == []
 
 
-async def test_a_full_home_starts_with_a_page_that_says_what_takes_the_room(origin: World) -> None:
+async def test_the_loading_page_of_a_full_home_lists_its_largest_entries(origin: World) -> None:
     origin.set_phase(MINE, Phase.STANDBY, Operation.STARTING)
     full = home(size=replace(home().size, quota_bytes=41 << 30))
-    origin.facts.situations[MINE] = replace(origin.facts.situations[MINE], home=full)
+    origin.facts.page_data[MINE] = replace(origin.facts.page_data[MINE], home=full)
     page = await visit(origin)
     assert (page.code, page.refreshes) == (200, True)
     assert "The home is full: 41.0 GiB of 41.0 GiB used." in page.html

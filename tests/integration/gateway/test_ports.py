@@ -1,4 +1,4 @@
-"""Ports of a workspace: an origin for each, or a path below the workspace's own; for its owner alone."""
+"""Only its owner reaches a port of a workspace, at a separate origin or below the workspace's path."""
 
 import asyncio
 import socket
@@ -19,16 +19,16 @@ from tests.integration.gateway.browser import Browser
 from tests.integration.gateway.harness import (
     ALICE,
     HELLO,
+    LONG_TIMEOUTS,
     MINE,
     NAVIGATE,
     NEVER,
-    PATIENT,
     SESSION,
     THEIRS,
     Upstream,
     World,
-    hash_of,
     header,
+    session_hash,
     status,
     world,
 )
@@ -40,16 +40,16 @@ FETCH = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Dest: 
 GARBAGE = ("0", "65536", "00080", "-1", "9" * 40, "%D9%A3%D9%A0", "3000x", "", "3000%2f")
 
 
-class Door:
-    """A keeper's door to a network that is no other than the test's own."""
+class FakePortBroker:
+    """A keeper's port broker for the network of the test itself."""
 
     def __init__(self, path: Path, *, silent: bool = False) -> None:
         self.path = path
         self._silent = silent
-        self._kept: list[socket.socket] = []
+        self._unanswered: list[socket.socket] = []
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
+    async def listening(self) -> AsyncIterator[None]:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.setblocking(False)
             listener.bind(str(self.path))
@@ -59,20 +59,20 @@ class Door:
             yield
             loop.remove_reader(listener)
             self.path.unlink()
-        for connection in self._kept:
+        for connection in self._unanswered:
             connection.close()
 
     def _answer(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
         if self._silent:
-            self._kept.append(connection)
+            self._unanswered.append(connection)
             return
         with connection, socket.socket() as four, socket.socket(socket.AF_INET6) as six:
             socket.send_fds(connection, [b"."], [four.fileno(), six.fileno()])
 
 
 class App(Upstream):
-    """What listens on a port of the workspace."""
+    """App that listens on a port of the workspace."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         super().__init__(Path(), HELLO)
@@ -87,7 +87,7 @@ class App(Upstream):
 async def listening(made: World, app: App | None = None) -> AsyncIterator[App]:
     app = app or App()
     await app.start()
-    async with Door(made.directory / "net.sock").open():
+    async with FakePortBroker(made.directory / "net.sock").listening():
         yield app
     await app.stop()
 
@@ -114,10 +114,10 @@ def to_port(made: World, port: int, target: str = "/", more: str = "", cookie: b
     return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{shown}{more}\r\n"
 
 
-# An origin of its own
+# A separate origin
 
 
-async def test_the_way_to_a_port_by_ticket(origin: World, app: App) -> None:
+async def test_a_port_is_entered_with_a_ticket(origin: World, app: App) -> None:
     host, browser = host_of(origin, app.port), Browser(origin)
     answer = await browser.open(f"http://{host}/a?b=c")
     assert (answer.status, answer.body, answer.url) == (200, "hello", f"http://{host}/a?b=c")
@@ -129,11 +129,11 @@ async def test_the_way_to_a_port_by_ticket(origin: World, app: App) -> None:
     assert seen.startswith("GET /a?b=c HTTP/1.1\r\n") and "cookie: mine=1\r\n" in seen
     for secret in (SESSION, "codehub-workspace", "codehub-entry", "x-forwarded-prefix"):
         assert secret not in seen
-    for other in (origin.host, host_of(origin, app.port + 1)):  # that cookie opens nothing else
+    for other in (origin.host, host_of(origin, app.port + 1)):  # the cookie is valid for no other host
         assert status((await origin.ask(ask.format(other)))[0]) == 302
 
 
-async def test_a_ticket_for_one_port_is_good_at_no_other(origin: World, app: App) -> None:
+async def test_a_ticket_for_one_port_is_valid_for_no_other(origin: World, app: App) -> None:
     host = host_of(origin, app.port)
     for at in (origin.host, host_of(origin, app.port + 1)):
         browser = Browser(origin)
@@ -161,7 +161,7 @@ async def test_only_the_owner_reaches_a_port(origin: World, app: App) -> None:
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-async def test_what_is_no_port_is_not_found(origin: World, path: World, garbage: str) -> None:
+async def test_an_invalid_port_is_not_found(origin: World, path: World, garbage: str) -> None:
     for made in (origin, path):
         for more in (NAVIGATE, FETCH):
             for session in (SESSION, None):
@@ -175,13 +175,13 @@ async def test_what_is_no_port_is_not_found(origin: World, path: World, garbage:
         assert status((await origin.ask(ask))[0]) == (400 if "%" in garbage else 404)
 
 
-async def test_the_ports_of_one_workspace_may_ask_each_other(origin: World, app: App) -> None:
-    family = [f"http://{origin.host}", f"http://{host_of(origin, 1)}", f"http://{host_of(origin, app.port)}"]
+async def test_ports_of_one_workspace_may_send_requests_to_each_other(origin: World, app: App) -> None:
+    origins = [f"http://{origin.host}", f"http://{host_of(origin, 1)}", f"http://{host_of(origin, app.port)}"]
     site = "Sec-Fetch-Mode: cors\r\nSec-Fetch-Site: "
-    allowed = [f"Origin: {asking}\r\n{site}same-site\r\n" for asking in family[:2]]
-    allowed += [f"Origin: {asking}\r\n{site}cross-site\r\n" for asking in family[:2]]  # as on *.localhost
-    allowed += [f"Referer: {asking}/x?y\r\n{site}same-site\r\n" for asking in family]
-    allowed += [f"Origin: {family[2]}\r\n{site}same-origin\r\n"]
+    allowed = [f"Origin: {sender}\r\n{site}same-site\r\n" for sender in origins[:2]]
+    allowed += [f"Origin: {sender}\r\n{site}cross-site\r\n" for sender in origins[:2]]  # as on *.localhost
+    allowed += [f"Referer: {sender}/x?y\r\n{site}same-site\r\n" for sender in origins]
+    allowed += [f"Origin: {origins[2]}\r\n{site}same-origin\r\n"]
     for more in allowed:
         assert status((await origin.ask(to_port(origin, app.port, more=more)))[0]) == 200, more
         refused = to_port(origin, app.port, more=more, cookie=False)
@@ -190,7 +190,7 @@ async def test_the_ports_of_one_workspace_may_ask_each_other(origin: World, app:
     assert status((await origin.ask(ide))[0]) == 200
 
 
-async def test_pages_of_others_may_not_ask(origin: World, app: App) -> None:
+async def test_foreign_pages_may_not_send_requests(origin: World, app: App) -> None:
     others = [
         f"http://{THEIRS}.{origin.platform}", f"http://{host_of(origin, app.port, THEIRS)}",
         f"http://{origin.platform}", f"https://{origin.host}", "http://evil.example", "null",
@@ -207,10 +207,12 @@ async def test_pages_of_others_may_not_ask(origin: World, app: App) -> None:
     assert not app.heads and not origin.ide.heads
 
 
-# A path below the workspace's own
+# A path below the workspace's path
 
 
-async def test_in_the_path_mode_an_app_sees_its_own_path_or_the_whole(path: World, path_app: App) -> None:
+async def test_in_path_mode_an_app_gets_the_path_below_its_port_or_the_whole_path(
+    path: World, path_app: App
+) -> None:
     below, above = f"/proxy/{path_app.port}", f"/absproxy/{path_app.port}"
     for target in (below, above, f"{below}?a=b"):
         head, _ = await path.ask(path.entrance(target))
@@ -221,12 +223,12 @@ async def test_in_the_path_mode_an_app_sees_its_own_path_or_the_whole(path: Worl
     for target, seen in ((f"{below}/x?y", "/x?y"), (f"{above}/x?y", f"/w/{MINE}{above}/x?y")):
         head, body = await path.ask(path.entrance(target, more=more))
         assert (status(head), body) == (200, b"hello")
-        wire = path_app.heads.pop().decode()
-        assert wire.startswith(f"GET {seen} HTTP/1.1\r\n")
-        assert "chub_" not in wire and SESSION not in wire and "/evil" not in wire
+        received = path_app.heads.pop().decode()
+        assert received.startswith(f"GET {seen} HTTP/1.1\r\n")
+        assert "chub_" not in received and SESSION not in received and "/evil" not in received
         prefix = f"x-forwarded-prefix: /w/{MINE}{below}\r\n"
-        assert (prefix in wire) is (seen == "/x?y")
-        assert wire.count("x-forwarded-prefix") == wire.count(prefix)
+        assert (prefix in received) is (seen == "/x?y")
+        assert received.count("x-forwarded-prefix") == received.count(prefix)
     assert not path.ide.heads
     for session, expected in (("bob-session", 403), ("gone", 401)):
         head, _ = await path.ask(path.entrance(f"{below}/", session, FETCH))
@@ -236,10 +238,10 @@ async def test_in_the_path_mode_an_app_sees_its_own_path_or_the_whole(path: Worl
     assert not path_app.heads
 
 
-# What listens
+# Apps
 
 
-async def test_an_app_on_the_other_loopback_address(origin: World) -> None:
+async def test_an_app_on_the_ipv6_loopback_address_is_reached(origin: World) -> None:
     async with listening(origin, App("::1")) as app:
         head, body = await origin.ask(to_port(origin, app.port))
         assert (status(head), body) == (200, b"hello")
@@ -248,11 +250,14 @@ async def test_an_app_on_the_other_loopback_address(origin: World) -> None:
 @asynccontextmanager
 async def echoing(made: World) -> AsyncIterator[tuple[Echo, int]]:
     server = Echo()
-    async with serve(server, "127.0.0.1", 0) as listener, Door(made.directory / "net.sock").open():
+    async with (
+        serve(server, "127.0.0.1", 0) as listener,
+        FakePortBroker(made.directory / "net.sock").listening(),
+    ):
         yield server, next(iter(listener.sockets)).getsockname()[1]
 
 
-def dial(made: World, port: int, **options: object) -> connect:
+def open_websocket(made: World, port: int, **options: object) -> connect:
     host = host_of(made, port)
     return connect(
         f"ws://{host}/socket", host="127.0.0.1", port=made.gateway.port, proxy=None,
@@ -260,29 +265,29 @@ def dial(made: World, port: int, **options: object) -> connect:
     )  # fmt: skip
 
 
-async def test_a_websocket_to_a_port_lives_until_its_leave_is_withdrawn(origin: World) -> None:
+async def test_a_websocket_to_a_port_ends_when_its_permission_is_revoked(origin: World) -> None:
     async with echoing(origin) as (echo, port):
         with pytest.raises(InvalidStatus) as refused:
-            async with dial(origin, port, origin="http://evil.example"):
+            async with open_websocket(origin, port, origin="http://evil.example"):
                 pass
         assert refused.value.response.status_code == 403
-        for withdraw in (
-            lambda: origin.gateway.revocation.session_ended(hash_of(SESSION)),
+        for revoke in (
+            lambda: origin.gateway.revocation.session_ended(session_hash(SESSION)),
             lambda: origin.set_phase(MINE, Phase.STANDBY),
         ):
-            async with dial(origin, port, origin=f"http://{origin.host}") as connection:
+            async with open_websocket(origin, port, origin=f"http://{origin.host}") as connection:
                 origin.gateway.recorder.collect()
                 await connection.send("typing")
                 assert await connection.recv() == "typing"
                 assert MINE in origin.gateway.recorder.collect()
                 assert "permessage-deflate" in (echo.extensions[-1] or "")
-                withdraw()
+                revoke()
                 with pytest.raises(ConnectionClosed):
                     await asyncio.wait_for(connection.recv(), PATIENCE)
             await until(lambda: echo.open == 0, "the socket to end")
 
 
-async def test_a_stop_cuts_streams_and_forgets_connections_to_ports(origin: World, app: App) -> None:
+async def test_a_stop_closes_streams_and_idle_connections_to_ports(origin: World, app: App) -> None:
     async def drip(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await upstream.read_head(reader)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\nx")
@@ -301,52 +306,52 @@ async def test_a_stop_cuts_streams_and_forgets_connections_to_ports(origin: Worl
     await until(lambda: app.open == 0, "every connection to end")
 
 
-async def test_where_nothing_listens_a_page_says_so(origin: World, app: App) -> None:
+async def test_a_port_without_a_listener_is_a_502_page(origin: World, app: App) -> None:
     port = free_port()
     origin.gateway.recorder.collect()
-    for language, words in (("en", f"Nothing listens on port {port} yet"), ("ko", f"포트 {port}")):
+    for language, text in (("en", f"Nothing listens on port {port} yet"), ("ko", f"포트 {port}")):
         more = f"{NAVIGATE}Accept-Language: {language}\r\n"
         head, body = await origin.ask(to_port(origin, port, "/x", more))
-        assert status(head) == 502 and words in body.decode()
+        assert status(head) == 502 and text in body.decode()
         assert '"pollPort": true' in body.decode() and "0.0.0.0" not in body.decode()
     head, body = await origin.ask(to_port(origin, port, more=FETCH))
     assert status(head) == 502 and f"port {port}".encode() in body
-    assert not origin.gateway.recorder.collect(), "waiting for an app is no activity"
+    assert not origin.gateway.recorder.collect(), "a page that waits for an app is not activity"
     await origin.ask(to_port(origin, app.port, more=FETCH))
     assert MINE in origin.gateway.recorder.collect()
 
 
-async def test_a_port_of_a_workspace_that_does_not_run(origin: World, app: App) -> None:
+async def test_only_a_navigation_to_a_port_wakes_its_workspace(origin: World, app: App) -> None:
     origin.set_phase(MINE, Phase.STANDBY)
     assert status((await origin.ask(to_port(origin, app.port, more=FETCH)))[0]) == 503
     assert not origin.facts.woken
     head, _ = await origin.ask(to_port(origin, app.port, "/x", NAVIGATE))
-    entrance = f"/proxy/{app.port}/x"
-    assert header(head, "location") == f"http://{origin.platform}/w/{MINE}{entrance}"
-    head, body = await origin.ask(origin.entrance(entrance))
+    path = f"/proxy/{app.port}/x"
+    assert header(head, "location") == f"http://{origin.platform}/w/{MINE}{path}"
+    head, body = await origin.ask(origin.entrance(path))
     assert status(head) == 200 and b"on its way" in body
     assert origin.facts.woken == [(MINE, "alice")]
 
 
-# Where the ports would be the host's own
+# Workspaces in the host's network
 
 
-def is_off(head: str, body: bytes) -> bool:
+def ports_are_off(head: str, body: bytes) -> bool:
     return status(head) == 502 and b"Ports are off" in body
 
 
-async def test_without_a_door_ports_are_off(origin: World) -> None:
-    """A workspace in the host's network, or one that an older version keeps."""
+async def test_without_a_port_broker_ports_are_off(origin: World) -> None:
+    """Such a workspace is in the host's network, or belongs to a keeper of an older version."""
     app = App()
     await app.start()
     for more in (NAVIGATE, FETCH):
-        assert is_off(*await origin.ask(to_port(origin, app.port, more=more)))
+        assert ports_are_off(*await origin.ask(to_port(origin, app.port, more=more)))
     await app.stop()
     assert not app.heads
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "[::1]", "localhost", "0.0.0.0"])
-async def test_nobody_reaches_the_hosts_loopback_by_a_port(address: str) -> None:
+async def test_the_hosts_loopback_cannot_be_reached_through_a_port(address: str) -> None:
     async with world() as origin, world(apps=False) as path:
         app = App("::1" if "[" in address else "127.0.0.1")
         await app.start()
@@ -356,18 +361,18 @@ async def test_nobody_reaches_the_hosts_loopback_by_a_port(address: str) -> None
             made.facts.routes[MINE] = route
             made.gateway.revocation.route_changed(MINE)
         for more in (NAVIGATE, FETCH):
-            assert is_off(*await origin.ask(to_port(origin, app.port, more=more)))
-            assert is_off(*await path.ask(path.entrance(f"/proxy/{app.port}/", more=more)))
+            assert ports_are_off(*await origin.ask(to_port(origin, app.port, more=more)))
+            assert ports_are_off(*await path.ask(path.entrance(f"/proxy/{app.port}/", more=more)))
         assert not app.heads
         head, _ = await origin.ask(origin.request())
-        assert status(head) == 200, "its IDE is there"
+        assert status(head) == 200, "the IDE is still reachable"
         await app.stop()
 
 
-async def test_a_door_that_does_not_answer_is_given_up() -> None:
+async def test_a_port_broker_that_does_not_respond_is_a_502() -> None:
     async with (
-        world(timeouts=replace(PATIENT, connect=0.2)) as made,
-        Door(made.directory / "net.sock", silent=True).open(),
+        world(timeouts=replace(LONG_TIMEOUTS, connect=0.2)) as made,
+        FakePortBroker(made.directory / "net.sock", silent=True).listening(),
     ):
         head, _ = await made.ask(to_port(made, 3000, more=FETCH))
         assert status(head) == 502

@@ -1,4 +1,4 @@
-"""A port of a workspace through a whole `codehub up`: an app in a real sandbox, and a server on the host."""
+"""Ports of a workspace on a whole `codehub up`, with an app in a real sandbox and a server on the host."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ process = {json.dumps(COMMAND)}
 
 
 class Owner:
-    """The owner's browser: it resolves `*.localhost` by itself, and keeps a cookie for each host."""
+    """The owner's browser, which resolves `*.localhost` and keeps one cookie for each host."""
 
     def __init__(self, system: System) -> None:
         self.api = system.client()
@@ -53,7 +53,7 @@ class Owner:
         return answer
 
     def navigate(self, port: int, path: str = "/") -> httpx.Response:
-        """Type a port's address, and follow wherever it leads."""
+        """Navigate to a port's URL, and follow all redirects."""
         answer = self.get(self.host(port), path, **NAVIGATION)
         while answer.is_redirect:
             url = httpx.URL(answer.headers["location"])
@@ -74,7 +74,7 @@ def system(make_system: Callable[..., System], tmp_path: Path) -> System:
     return make_system(IMAGES_FILE=str(tmp_path / "images.toml"), GATEWAY_WORKERS="1").start()
 
 
-def test_an_app_in_a_workspace_is_its_owners_to_open(system: System) -> None:
+def test_only_the_owner_opens_an_app_and_no_port_reaches_the_host(system: System) -> None:
     owner = Owner(system)
     wait_for(lambda: owner.is_in("RUNNING"), "the workspace to run")
     wait_for(lambda: "Directory listing" in owner.navigate(APP_PORT).text, "the app to listen")
@@ -83,19 +83,19 @@ def test_an_app_in_a_workspace_is_its_owners_to_open(system: System) -> None:
         == 401
     )
 
-    with socket.create_server(("127.0.0.1", 0)) as of_the_host:
-        port = of_the_host.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as host_server:
+        port = host_server.getsockname()[1]
         answer = owner.navigate(port)
         assert answer.status_code == 502 and f"Nothing listens on port {port}" in answer.text
-        of_the_host.settimeout(0)
+        host_server.settimeout(0)
         with pytest.raises(BlockingIOError):
-            of_the_host.accept()
+            host_server.accept()
 
-    wished = owner.api.patch(f"/api/v1/workspaces/{owner.id}", json={"desired_state": "STANDBY"})
-    assert wished.status_code == 200
+    stopped = owner.api.patch(f"/api/v1/workspaces/{owner.id}", json={"desired_state": "STANDBY"})
+    assert stopped.status_code == 200
     wait_for(lambda: owner.is_in("STANDBY"), "the workspace to stop")
     assert owner.get(owner.host(APP_PORT), "/").status_code == 503
     assert not list((system.data_dir / "runtime").rglob("net.sock"))
     assert "on its way" in owner.navigate(APP_PORT).text
-    told = f"VSCODE_PROXY_URI=http://{{{{port}}}}--{owner.id}.localhost:{system.port}/\n"
-    wait_for(lambda: told in owner.navigate(APP_PORT, "/environment").text, "the app to be back")
+    variable = f"VSCODE_PROXY_URI=http://{{{{port}}}}--{owner.id}.localhost:{system.port}/\n"
+    wait_for(lambda: variable in owner.navigate(APP_PORT, "/environment").text, "the app to be back")

@@ -1,4 +1,4 @@
-"""Bytes through the gateway: framing, reuse, failure, flow control."""
+"""Relaying: framing, reuse of connections, failures and flow control."""
 
 import asyncio
 import socket
@@ -12,18 +12,18 @@ import uvloop
 from codehub.domain.internal_key import INTERNAL_KEY
 from codehub.gateway.trusted_proxies import TrustedProxies
 from tests.integration.gateway.harness import (
+    LONG_TIMEOUTS,
     MINE,
     NAVIGATE,
     NEVER,
-    PATIENT,
     Upstream,
     World,
-    answering,
+    check_slow_readers,
     header,
     headers,
-    held_back,
-    read_slowly,
+    respond_with,
     status,
+    wait_for_backpressure,
     world,
 )
 from tests.waiting import PATIENCE, until
@@ -33,7 +33,7 @@ async def test_the_loop_is_uvloop() -> None:
     assert isinstance(asyncio.get_running_loop(), uvloop.Loop)
 
 
-async def test_a_request_reaches_the_workspace_and_its_answer_the_client(origin: World) -> None:
+async def test_a_request_and_its_response_are_relayed(origin: World) -> None:
     head, body = await origin.ask(origin.request("/a/b?c=d"))
     assert (status(head), body) == (200, b"hello")
     seen = origin.ide.heads[0].decode()
@@ -44,7 +44,7 @@ async def test_a_request_reaches_the_workspace_and_its_answer_the_client(origin:
     assert header(seen, "x-forwarded-proto") == "http"
 
 
-async def test_the_api_gets_the_rest_with_the_clients_address(origin: World) -> None:
+async def test_other_paths_go_to_the_api_with_the_clients_address(origin: World) -> None:
     request = (
         f"GET /x HTTP/1.1\r\nHost: {origin.platform}\r\nX-Forwarded-For: 9.9.9.9\r\nCookie: session=s\r\n\r\n"
     )
@@ -64,18 +64,18 @@ async def test_a_trusted_proxy_names_the_client() -> None:
         assert headers(made.api.heads[0].decode(), "x-forwarded-for") == ["9.9.9.9"]
 
 
-async def test_the_internal_key_goes_to_the_api_alone_and_is_taken_from_no_client() -> None:
+async def test_only_the_api_gets_the_internal_key_and_no_client_can_set_it() -> None:
     async with world(internal_key="k" * 32) as made:
-        theirs = f"{INTERNAL_KEY}: {'t' * 32}\r\nX_CodeHub_Internal_Key: {'t' * 32}\r\n"
-        await made.ask(f"GET / HTTP/1.1\r\nHost: {made.platform}\r\n{theirs}\r\n")
+        forged = f"{INTERNAL_KEY}: {'t' * 32}\r\nX_CodeHub_Internal_Key: {'t' * 32}\r\n"
+        await made.ask(f"GET / HTTP/1.1\r\nHost: {made.platform}\r\n{forged}\r\n")
         seen = made.api.heads[0].decode()
         assert headers(seen, INTERNAL_KEY) == ["k" * 32]
         assert "t" * 32 not in seen
-        await made.ask(made.request("/").replace("\r\n\r\n", f"\r\n{theirs}\r\n"))
+        await made.ask(made.request("/").replace("\r\n\r\n", f"\r\n{forged}\r\n"))
         assert "internal" not in made.ide.heads[0].decode().lower()
 
 
-async def test_connections_are_kept_alive_on_both_sides(origin: World) -> None:
+async def test_client_and_upstream_connections_are_kept_alive(origin: World) -> None:
     client = await origin.connect()
     for _ in range(5):
         client.send(origin.request())
@@ -159,7 +159,7 @@ async def test_a_response_without_length_ends_with_its_connection(origin: World)
     assert body == b"all of it"
 
 
-async def test_a_truncated_response_does_not_look_whole(origin: World) -> None:
+async def test_a_truncated_response_does_not_look_complete(origin: World) -> None:
     async def script(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await upstream.read_head(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npart")
@@ -180,7 +180,7 @@ async def test_a_stale_kept_alive_connection_is_retried_once_and_only_for_safe_r
         await upstream.read_head(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         await writer.drain()
-        await upstream.read_head(reader)  # takes the second request, and closes without a word
+        await upstream.read_head(reader)  # reads the second request, and closes without a response
 
     origin.ide.script = once
     client = await origin.connect()
@@ -190,7 +190,7 @@ async def test_a_stale_kept_alive_connection_is_retried_once_and_only_for_safe_r
     assert origin.ide.connections == 2
     client.send(origin.request("/", "POST", more="Content-Length: 0\r\n"))
     assert (await client.response())[1] == b"ok"
-    assert origin.ide.connections == 3  # a POST never goes to a connection that may be dead
+    assert origin.ide.connections == 3  # a POST always gets a new connection
     client.close()
 
 
@@ -205,7 +205,7 @@ async def test_a_dead_upstream_is_a_502_page(origin: World) -> None:
     assert b"UPSTREAM_UNAVAILABLE" in body
 
 
-async def test_an_upstream_that_never_answers_is_a_504(origin: World) -> None:
+async def test_an_upstream_that_never_responds_is_a_504(origin: World) -> None:
     async def silent(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await upstream.read_head(reader)
         await reader.read()
@@ -216,7 +216,7 @@ async def test_an_upstream_that_never_answers_is_a_504(origin: World) -> None:
     await until(lambda: origin.ide.heads, "the request")
     origin.elapse()
     assert status((await client.response())[0]) == 504
-    await until(lambda: origin.ide.open == 0, "the upstream to be let go")
+    await until(lambda: origin.ide.open == 0, "the upstream connection to be closed")
     client.close()
 
 
@@ -228,13 +228,13 @@ async def test_garbage_from_an_upstream_is_a_502(origin: World) -> None:
         b"HTTP/1.1 200 OK\r\nX: a\nSet-Cookie: session=evil\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n",
     ):
-        origin.ide.script = answering(garbage)
+        origin.ide.script = respond_with(garbage)
         head, _ = await origin.ask(origin.request())
         assert status(head) == 502, garbage
 
 
 async def test_bytes_after_a_response_never_become_the_next_one(origin: World) -> None:
-    origin.ide.script = answering(
+    origin.ide.script = respond_with(
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
     )
     client = await origin.connect()
@@ -244,7 +244,7 @@ async def test_bytes_after_a_response_never_become_the_next_one(origin: World) -
     client.close()
 
 
-async def test_a_client_that_goes_closes_the_upstream_at_once(origin: World) -> None:
+async def test_a_client_that_disconnects_closes_the_upstream_at_once(origin: World) -> None:
     async def endless(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await upstream.read_head(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
@@ -256,11 +256,11 @@ async def test_a_client_that_goes_closes_the_upstream_at_once(origin: World) -> 
     await client.head()
     assert origin.ide.open == 1
     client.close()
-    await until(lambda: origin.ide.open == 0, "the upstream to be let go")
+    await until(lambda: origin.ide.open == 0, "the upstream connection to be closed")
 
 
-async def test_a_response_without_a_length_that_breaks_off_does_not_look_whole(origin: World) -> None:
-    """Only the kind of its end tells: a reset, not an orderly close."""
+async def test_a_response_without_a_length_that_breaks_off_does_not_look_complete(origin: World) -> None:
+    """Only a reset instead of an orderly close shows that the response is incomplete."""
 
     async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -286,7 +286,7 @@ async def test_a_response_without_a_length_that_breaks_off_does_not_look_whole(o
     server.close()
 
 
-async def test_a_slow_reader_holds_back_its_upstream(origin: World) -> None:
+async def test_a_slow_client_pauses_its_upstream(origin: World) -> None:
     sent = 0
 
     async def flood(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -302,7 +302,7 @@ async def test_a_slow_reader_holds_back_its_upstream(origin: World) -> None:
     client = await origin.connect()
     client.send(origin.request())
     await client.head()
-    await held_back(origin, lambda: sent)
+    await wait_for_backpressure(origin, lambda: sent)
     assert sent < 100_000_000
     got = 0
     while got < 268435456:
@@ -312,11 +312,11 @@ async def test_a_slow_reader_holds_back_its_upstream(origin: World) -> None:
     client.close()
 
 
-async def test_what_slow_readers_have_not_taken_yet_stays_theirs(origin: World) -> None:
-    await read_slowly(origin, [await origin.connect() for _ in range(4)])
+async def test_each_slow_reader_receives_its_own_response(origin: World) -> None:
+    await check_slow_readers(origin, [await origin.connect() for _ in range(4)])
 
 
-async def test_a_slow_upstream_holds_back_its_client(origin: World) -> None:
+async def test_a_slow_upstream_pauses_its_client(origin: World) -> None:
     go = asyncio.Event()
 
     async def slow(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -333,14 +333,14 @@ async def test_a_slow_upstream_holds_back_its_client(origin: World) -> None:
     for _ in range(64):
         client.send(b"y" * (1 << 20))
     held = lambda: any(each._held_for_upstream for each in origin.connections)  # noqa: E731
-    await until(held, "the client to be held back")
+    await until(held, "the client to be paused")
     assert client.writer.transport.get_write_buffer_size() > 16 << 20  # type: ignore[attr-defined]
     go.set()
     assert (await client.response())[1] == b"done"
     client.close()
 
 
-async def test_an_early_answer_reaches_a_client_that_still_sends(origin: World) -> None:
+async def test_an_early_response_reaches_a_client_that_is_still_sending(origin: World) -> None:
     async def refuse(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await upstream.read_head(reader)
         writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno")
@@ -352,7 +352,7 @@ async def test_an_early_answer_reaches_a_client_that_still_sends(origin: World) 
     client.send(origin.request("/", "POST", more="Content-Length: 100000000\r\n") + "x" * 1000)
     head, body = await client.response()
     assert (status(head), body) == (413, b"no")
-    assert header(head, "connection") == "close"  # or the client would send its next request in vain
+    assert header(head, "connection") == "close"  # because the rest of the body is not read
     assert await client.rest() == b""
 
 
@@ -372,7 +372,7 @@ async def test_expect_continue_passes_through(origin: World) -> None:
     client.close()
 
 
-async def test_a_broken_chunked_body_ends_the_upstream(origin: World) -> None:
+async def test_an_invalid_chunk_closes_the_upstream(origin: World) -> None:
     async def script(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await upstream.read_head(reader)
         await reader.read()
@@ -383,7 +383,7 @@ async def test_a_broken_chunked_body_ends_the_upstream(origin: World) -> None:
     await until(lambda: origin.ide.open == 1, "the request")
     client.send("5\r\nhelloGET / HTTP/1.1\r\n\r\n")
     assert status((await client.response())[0]) == 400
-    await until(lambda: origin.ide.open == 0, "the upstream to be let go")
+    await until(lambda: origin.ide.open == 0, "the upstream connection to be closed")
 
 
 async def test_http_1_0_clients_are_answered_and_closed(origin: World) -> None:
@@ -394,8 +394,8 @@ async def test_http_1_0_clients_are_answered_and_closed(origin: World) -> None:
     assert origin.ide.heads[0].startswith(b"GET / HTTP/1.0\r\n")
 
 
-async def test_several_cookies_survive_and_hop_by_hop_fields_do_not(origin: World) -> None:
-    origin.ide.script = answering(
+async def test_cookies_are_relayed_and_hop_by_hop_fields_are_not(origin: World) -> None:
+    origin.ide.script = respond_with(
         b"HTTP/1.1 200 OK\r\nSet-Cookie: a=1; Path=/\r\nSet-Cookie: b=2\r\nSet-Cookie: session=evil\r\n"
         b"Set-Cookie: c=3; Domain=localhost\r\nSet-Cookie: =session=evil\r\nClear-Site-Data: *\r\n"
         b"Connection: keep-alive, X-Hop\r\nKeep-Alive: timeout=5\r\nX-Hop: 1\r\nX-End: 2\r\n"
@@ -405,8 +405,8 @@ async def test_several_cookies_survive_and_hop_by_hop_fields_do_not(origin: Worl
         origin.request(more="Connection: X-Mine\r\nX-Mine: 1\r\nTE: trailers\r\nX-Other: 2\r\n")
     )
     assert headers(head, "set-cookie") == ["a=1; Path=/", "b=2"]
-    for gone in ("clear-site-data", "keep-alive", "x-hop", "connection"):
-        assert header(head, gone) is None
+    for name in ("clear-site-data", "keep-alive", "x-hop", "connection"):
+        assert header(head, name) is None
     assert header(head, "x-end") == "2"
     seen = origin.ide.heads[0].decode()
     assert header(seen, "x-mine") is None
@@ -429,7 +429,7 @@ async def test_credentials_of_the_platform_never_reach_a_workspace(origin: World
 TOKEN = f"chub_{'0123456789' * 4}"
 
 
-async def test_an_address_with_a_token_goes_no_further(origin: World, path: World) -> None:
+async def test_a_url_with_a_token_is_refused(origin: World, path: World) -> None:
     for made in (origin, path):
         for target in (f"/?t={TOKEN}", f"/proxy/3000/{TOKEN}", f"/.codehub/enter?to=/{TOKEN}"):
             head, body = await made.ask(made.entrance(target))
@@ -441,13 +441,13 @@ async def test_an_address_with_a_token_goes_no_further(origin: World, path: Worl
     assert not origin.ide.heads and not path.ide.heads
 
 
-async def test_draining_answers_what_is_under_way_and_closes_the_idle() -> None:
+async def test_draining_completes_active_requests_and_closes_idle_connections() -> None:
     async def slow(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await upstream.read_head(reader)
         await until(lambda: made.gateway.draining, "the drain")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate")
 
-    async with world(timeouts=replace(PATIENT, drain=NEVER)) as made:
+    async with world(timeouts=replace(LONG_TIMEOUTS, drain=NEVER)) as made:
         idle = await made.connect()
         idle.send(made.request())
         await idle.response()
@@ -461,7 +461,7 @@ async def test_draining_answers_what_is_under_way_and_closes_the_idle() -> None:
     assert await idle.rest() == b""
 
 
-async def test_connections_over_the_cap_are_told_so() -> None:
+async def test_connections_above_the_cap_get_a_503() -> None:
     async with world(max_connections=2) as made:
         clients = [await made.connect() for _ in range(2)]
         await until(lambda: len(made.gateway._connections) == 2, "both connections")
@@ -473,8 +473,8 @@ async def test_connections_over_the_cap_are_told_so() -> None:
             client.close()
 
 
-async def test_an_upstream_whose_answer_was_read_late_answers_again(origin: World) -> None:
-    """The last bytes of an answer wait for their client when its upstream's connection is free again."""
+async def test_an_upstream_connection_is_reused_after_a_slow_read(origin: World) -> None:
+    """The last bytes still wait for the client when the upstream connection becomes free."""
     size = 100 << 10
 
     async def script(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -491,7 +491,7 @@ async def test_an_upstream_whose_answer_was_read_late_answers_again(origin: Worl
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, getattr(socket, option), 4096)
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     client.send(origin.request("/large"))
-    await until(lambda: connection.write_paused, "the gateway to wait for its client")
+    await until(lambda: connection.write_paused, "the gateway to wait for the client")
     client.writer.transport.resume_reading()  # type: ignore[attr-defined]
     assert len((await client.response())[1]) == size
     client.send(origin.request("/small"))

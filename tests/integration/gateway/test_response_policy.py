@@ -1,4 +1,4 @@
-"""Headers that keep other pages from framing and loading what a workspace answers."""
+"""Headers that prevent other pages from framing and loading responses of a workspace."""
 
 import pytest
 
@@ -8,9 +8,9 @@ from tests.integration.gateway.harness import (
     NAVIGATE,
     THEIRS,
     World,
-    answering,
     header,
     headers,
+    respond_with,
     status,
     world,
 )
@@ -23,12 +23,12 @@ def frame_ancestors(head: str) -> list[str]:
     return [value for value in headers(head, "content-security-policy") if "frame-ancestors" in value]
 
 
-def answer(*lines: str) -> bytes:
+def response(*lines: str) -> bytes:
     return "\r\n".join(["HTTP/1.1 200 OK", "Content-Length: 2", *lines, "", "ok"]).encode()
 
 
-async def test_a_workspaces_answers_may_be_framed_and_loaded_by_itself_alone(origin: World) -> None:
-    """Without Sec-Fetch headers, as browsers ask over plain http, only the browser can refuse."""
+async def test_only_the_workspace_may_frame_and_load_its_responses(origin: World) -> None:
+    """Over plain http browsers send no Sec-Fetch headers, so only the browser can refuse."""
     for more in ("", "Accept: text/html\r\n", NAVIGATE, SAME_ORIGIN):
         head, _ = await origin.ask(origin.request(more=more))
         assert frame_ancestors(head) == ["frame-ancestors 'self'"]
@@ -44,17 +44,17 @@ async def test_a_port_may_be_framed_by_its_ide(origin: World) -> None:
 
 @pytest.mark.parametrize("metadata", ["", "Sec-Fetch-Mode: no-cors\r\nSec-Fetch-Site: same-site\r\n"])
 async def test_the_ports_of_one_workspace_may_frame_and_load_each_other(origin: World, metadata: str) -> None:
-    sister = f"http://{host_of(origin, 5173)}"
+    sibling = f"http://{host_of(origin, 5173)}"
     async with listening(origin) as app:
-        for more in (f"Referer: {sister}/page\r\n", f"Origin: {sister}\r\n"):
+        for more in (f"Referer: {sibling}/page\r\n", f"Origin: {sibling}\r\n"):
             head, _ = await origin.ask(to_port(origin, app.port, more=more + metadata))
-            assert frame_ancestors(head) == [f"frame-ancestors 'self' http://{origin.host} {sister}"]
+            assert frame_ancestors(head) == [f"frame-ancestors 'self' http://{origin.host} {sibling}"]
             assert headers(head, "cross-origin-resource-policy") == ["cross-origin"]
-            # Or a page of another workspace would get it from the browser's cache.
+            # Otherwise the browser's cache would serve it to a page of another workspace.
             assert headers(head, "vary") == ["Origin, Referer"]
 
 
-async def test_what_a_page_loaded_itself_is_not_taken_from_the_cache_for_a_sister(origin: World) -> None:
+async def test_the_cache_does_not_reuse_a_same_origin_response_for_a_sibling(origin: World) -> None:
     head, _ = await origin.ask(origin.request(more=SAME_ORIGIN))
     assert headers(head, "vary") == ["Sec-Fetch-Site"]
 
@@ -62,17 +62,17 @@ async def test_what_a_page_loaded_itself_is_not_taken_from_the_cache_for_a_siste
 @pytest.mark.parametrize(
     "other", ["http://evil.example", f"http://{THEIRS}.{{}}", f"http://80--{THEIRS}.{{}}", "http://{}"]
 )
-async def test_nobody_else_is_named_by_asking(origin: World, other: str) -> None:
+async def test_a_foreign_referer_is_not_added_to_the_policy(origin: World, other: str) -> None:
     more = f"{NAVIGATE.replace('none', 'cross-site')}Referer: {other.format(origin.platform)}/\r\n"
     head, _ = await origin.ask(origin.request(more=more))
     assert (status(head), frame_ancestors(head)) == (200, ["frame-ancestors 'self'"])
     assert headers(head, "cross-origin-resource-policy") == ["same-origin"]
 
 
-async def test_the_policy_of_an_app_stays_beside_ours(origin: World) -> None:
-    """Browsers enforce every policy that they get."""
+async def test_the_policy_of_an_app_is_kept_beside_the_gateways(origin: World) -> None:
+    """Browsers enforce each policy that they receive."""
     own = "default-src 'self'; frame-ancestors 'none'"
-    origin.ide.script = answering(answer(f"Content-Security-Policy: {own}", "Vary: Accept"))
+    origin.ide.script = respond_with(response(f"Content-Security-Policy: {own}", "Vary: Accept"))
     head, _ = await origin.ask(origin.request(more=SAME_ORIGIN))
     assert headers(head, "content-security-policy") == [own, "frame-ancestors 'self'"]
     assert headers(head, "vary") == ["Accept", "Sec-Fetch-Site"]
@@ -88,23 +88,23 @@ async def test_the_policy_of_an_app_stays_beside_ours(origin: World) -> None:
         (("ALLOWALL",), "frame-ancestors 'self' {ide}"),
     ],
 )
-async def test_frame_options_of_an_app_hold_although_frame_ancestors_replaces_them(
+async def test_frame_options_of_an_app_restrict_frame_ancestors(
     origin: World, options: tuple[str, ...], expected: str
 ) -> None:
     async with listening(origin) as app:
-        app.script = answering(answer(*(f"X-Frame-Options: {value}" for value in options)))
+        app.script = respond_with(response(*(f"X-Frame-Options: {value}" for value in options)))
         head, _ = await origin.ask(to_port(origin, app.port))
         assert frame_ancestors(head) == [expected.format(ide=f"http://{origin.host}")]
 
 
-async def test_an_app_cannot_open_itself_to_others(origin: World) -> None:
-    """Two lines of this field would read as none."""
-    origin.ide.script = answering(answer("Cross-Origin-Resource-Policy: cross-origin"))
+async def test_an_app_cannot_relax_its_resource_policy(origin: World) -> None:
+    """Browsers ignore this field if it has two lines."""
+    origin.ide.script = respond_with(response("Cross-Origin-Resource-Policy: cross-origin"))
     head, _ = await origin.ask(origin.request())
     assert headers(head, "cross-origin-resource-policy") == ["same-origin"]
 
 
-async def test_in_the_path_mode_everything_is_one_origin(path: World) -> None:
+async def test_in_path_mode_everything_is_one_origin(path: World) -> None:
     async with listening(path) as app:
         for target in ("/", f"/proxy/{app.port}/", f"/absproxy/{app.port}/"):
             head, body = await path.ask(path.entrance(target))
@@ -113,12 +113,12 @@ async def test_in_the_path_mode_everything_is_one_origin(path: World) -> None:
             assert headers(head, "cross-origin-resource-policy") == ["same-origin"]
 
 
-async def test_the_api_answers_with_its_own_policy_alone(origin: World) -> None:
+async def test_responses_of_the_api_have_only_its_own_policy(origin: World) -> None:
     head, _ = await origin.ask(f"GET /api/v1/session HTTP/1.1\r\nHost: {origin.platform}\r\n\r\n")
     assert status(head) == 200 and not frame_ancestors(head) and not headers(head, "vary")
 
 
-async def test_requests_that_repeat_carry_the_same_policy(origin: World) -> None:
+async def test_responses_to_repeated_requests_have_the_same_policy(origin: World) -> None:
     client = await origin.connect()
     for _ in range(3):
         client.send(origin.request(more=SAME_ORIGIN))
@@ -127,11 +127,11 @@ async def test_requests_that_repeat_carry_the_same_policy(origin: World) -> None
     client.close()
 
 
-async def test_an_app_that_answers_alike_for_two_askers_gets_two_policies(origin: World) -> None:
-    """Heads that were read once are remembered, and their policy is not."""
-    sister = f"Referer: http://{host_of(origin, 5173)}/\r\n"
+async def test_equal_responses_to_different_pages_have_different_policies(origin: World) -> None:
+    """The gateway caches parsed heads, but not their policy."""
+    sibling = f"Referer: http://{host_of(origin, 5173)}/\r\n"
     for _ in range(2):
-        shared, _ = await origin.ask(origin.request(more=sister))
+        shared, _ = await origin.ask(origin.request(more=sibling))
         own, _ = await origin.ask(origin.request())
         assert header(shared, "cross-origin-resource-policy") == "cross-origin"
         assert header(own, "cross-origin-resource-policy") == "same-origin"
@@ -142,7 +142,7 @@ async def test_an_app_that_answers_alike_for_two_askers_gets_two_policies(origin
 PUBLIC = {"scheme": "https", "public": "hub.example.org", "apps_domain": "apps.example.net"}
 
 
-async def test_with_https_browsers_are_told_to_stay_with_it() -> None:
+async def test_responses_over_https_have_hsts() -> None:
     async with world(**PUBLIC) as made:
         workspace = made.request()
         page = f"GET / HTTP/1.1\r\nHost: {made.host}\r\n{NAVIGATE}\r\n"
@@ -159,16 +159,16 @@ async def test_with_https_browsers_are_told_to_stay_with_it() -> None:
         assert (status(head), len(headers(head, "strict-transport-security"))) == (502, 1)
 
 
-async def test_a_workspace_does_not_decide_for_its_host_or_the_platforms() -> None:
+async def test_a_workspace_cannot_set_hsts() -> None:
     async with world(**PUBLIC) as made:
         planted = "Strict-Transport-Security: max-age=0; includeSubDomains; preload"
-        made.ide.script = answering(answer(planted))
+        made.ide.script = respond_with(response(planted))
         head, _ = await made.ask(made.request())
         assert headers(head, "strict-transport-security") == ["max-age=31536000"]
 
 
-async def test_hsts_harms_no_other_service_of_a_host() -> None:
-    """It holds for every port of a host, so a platform on a port of its own does not claim the whole host."""
+async def test_hsts_is_not_set_for_a_host_that_other_services_may_use() -> None:
+    """HSTS applies to all ports of a host, so a platform on another port than 443 does not set it."""
     async with world() as plain, world(scheme="https") as loopback:
         for made in (plain, loopback):
             for host in (made.host, made.platform):
@@ -182,7 +182,7 @@ async def test_hsts_harms_no_other_service_of_a_host() -> None:
         assert headers(head, "strict-transport-security") == ["max-age=31536000"]
 
 
-async def test_a_frame_of_a_port_that_answers_nothing_is_the_gateways_own_page(origin: World) -> None:
+async def test_the_error_page_of_a_port_cannot_be_framed(origin: World) -> None:
     async with listening(origin, App()) as app:
         head, _ = await origin.ask(to_port(origin, app.port + 1, more=NAVIGATE))
         assert "frame-ancestors 'none'" in frame_ancestors(head)[0]

@@ -1,4 +1,4 @@
-"""A ticket opens a workspace only in the browser that asked for it."""
+"""A ticket opens a workspace only in the browser that requested it."""
 
 import asyncio
 from urllib.parse import parse_qs, urlsplit
@@ -7,14 +7,14 @@ import pytest
 
 from codehub.domain.states import Phase
 from tests.integration.gateway.browser import Browser
-from tests.integration.gateway.harness import MINE, SESSION, World, hash_of, header, headers, world
+from tests.integration.gateway.harness import MINE, SESSION, World, header, headers, session_hash, world
 
 DEEP = "/a%20b/c?folder=/x%2Fy&q=1+2"
 
 
 @pytest.fixture(params=["the IDE", "a port"])
-async def place(request: pytest.FixtureRequest, origin: World) -> tuple[str, str]:
-    """The entrance on the platform, and the origin that it leads to."""
+async def addresses(request: pytest.FixtureRequest, origin: World) -> tuple[str, str]:
+    """The entry URL on the platform, and the origin that it redirects to."""
     port = 3000 if request.param == "a port" else 0
     origins = origin.config.origins
     return origins.entry_url(MINE, port), origins.workspace_origin(MINE, port)
@@ -25,30 +25,30 @@ def workspace_cookies(browser: Browser, own: str) -> list[str]:
 
 
 async def test_a_link_with_a_ticket_opens_nothing_in_another_browser(
-    origin: World, place: tuple[str, str]
+    origin: World, addresses: tuple[str, str]
 ) -> None:
-    entrance, own = place
+    entry, own = addresses
     for victim in (Browser(origin, "bob-session"), Browser(origin, "")):
-        link = await Browser(origin).find_ticket(f"{entrance}{DEEP}")
+        link = await Browser(origin).find_ticket(f"{entry}{DEEP}")
         assert link.startswith(f"{own}/.codehub/enter?")
         answer = await victim.navigate(link)
         assert (answer.status, workspace_cookies(victim, own)) == (403, [])
-        assert "another browser" in answer.body and f'href="{entrance}/a%20b/c?' in answer.body
+        assert "another browser" in answer.body and f'href="{entry}/a%20b/c?' in answer.body
     assert not origin.ide.heads
 
 
-async def test_a_browser_that_visited_the_workspace_before_is_not_fooled_either(
-    origin: World, place: tuple[str, str]
+async def test_a_link_with_a_ticket_opens_nothing_in_a_browser_with_another_nonce(
+    origin: World, addresses: tuple[str, str]
 ) -> None:
-    entrance, own = place
+    entry, own = addresses
     victim = Browser(origin, "bob-session")
     assert (await victim.open(f"{own}/")).status == 403
-    assert victim.jar[urlsplit(own).netloc], "it has a nonce of its own"
-    answer = await victim.navigate(await Browser(origin).find_ticket(f"{entrance}/"))
+    assert victim.jar[urlsplit(own).netloc], "the browser has another nonce"
+    answer = await victim.navigate(await Browser(origin).find_ticket(f"{entry}/"))
     assert (answer.status, workspace_cookies(victim, own)) == (403, [])
 
 
-async def test_the_button_of_that_page_enters_properly(origin: World) -> None:
+async def test_the_button_of_the_refusal_enters_with_a_new_ticket(origin: World) -> None:
     owner, elsewhere = Browser(origin), Browser(origin)
     link = await owner.find_ticket(f"{origin.config.origins.entry_url(MINE)}{DEEP}")
     refused = await elsewhere.navigate(link)
@@ -58,10 +58,10 @@ async def test_the_button_of_that_page_enters_properly(origin: World) -> None:
     assert (answer.status, answer.body, answer.url) == (200, "hello", f"http://{origin.host}{DEEP}")
 
 
-@pytest.mark.parametrize("first", ["entrance", "workspace"])
-async def test_a_deep_link_survives_the_way_in(origin: World, first: str) -> None:
+@pytest.mark.parametrize("first", ["entry", "workspace"])
+async def test_a_deep_link_is_kept_through_all_redirects(origin: World, first: str) -> None:
     origins = origin.config.origins
-    base = origins.entry_url(MINE) if first == "entrance" else origins.workspace_origin(MINE)
+    base = origins.entry_url(MINE) if first == "entry" else origins.workspace_origin(MINE)
     browser = Browser(origin)
     answer = await browser.open(f"{base}{DEEP}")
     assert (answer.status, answer.url) == (200, f"http://{origin.host}{DEEP}")
@@ -70,25 +70,27 @@ async def test_a_deep_link_survives_the_way_in(origin: World, first: str) -> Non
     assert header(origin.ide.heads[-1].decode(), "cookie") is None, "the nonce does not reach the workspace"
 
 
-async def test_a_port_is_entered_from_its_own_address(origin: World, place: tuple[str, str]) -> None:
-    own = place[1]
+async def test_a_visit_to_an_origin_without_a_cookie_enters_it(
+    origin: World, addresses: tuple[str, str]
+) -> None:
+    own = addresses[1]
     browser = Browser(origin)
     arrived = await browser.navigate(await browser.find_ticket(f"{own}{DEEP}"))
     assert arrived.location == f"{own}{DEEP}"
     assert len(workspace_cookies(browser, own)) == 1
 
 
-async def test_where_cookies_are_blocked_a_page_says_so_after_one_round(
-    origin: World, place: tuple[str, str]
+async def test_blocked_cookies_are_reported_after_one_round_of_redirects(
+    origin: World, addresses: tuple[str, str]
 ) -> None:
-    entrance, own = place
-    for url in (f"{entrance}/x", f"{own}/x"):
+    entry, own = addresses
+    for url in (f"{entry}/x", f"{own}/x"):
         blocking = Browser(origin, blocks=(urlsplit(own).netloc,))
         answer = await blocking.open(url)
         assert answer.status == 403 and "cookies" in answer.body
 
 
-async def test_the_nonce_is_a_short_lived_cookie_of_this_host_alone(origin: World) -> None:
+async def test_the_nonce_is_a_short_lived_host_only_cookie(origin: World) -> None:
     answer = await Browser(origin).navigate(f"http://{origin.host}/x")
     (cookie,) = headers(answer.head, "set-cookie")
     name, *attributes = (part.strip() for part in cookie.split(";"))
@@ -102,8 +104,8 @@ async def test_the_nonce_is_a_short_lived_cookie_of_this_host_alone(origin: Worl
         assert cookie.startswith("__Host-codehub-entry-") and "; Secure" in cookie
 
 
-async def test_several_tabs_enter_at_once(origin: World) -> None:
-    """Each tab of a restored window asks before any of them has a cookie."""
+async def test_several_tabs_can_enter_at_once(origin: World) -> None:
+    """Each tab of a restored window sends its request before any has a cookie."""
     browser = Browser(origin)
     first = await asyncio.gather(*(browser.navigate(f"http://{origin.host}/tab{tab}") for tab in range(4)))
     tickets = [await browser.navigate(answer.location) for answer in first]
@@ -111,16 +113,15 @@ async def test_several_tabs_enter_at_once(origin: World) -> None:
     assert [answer.location for answer in arrived] == [f"http://{origin.host}/tab{tab}" for tab in range(4)]
 
 
-async def test_a_nonce_is_used_again_while_it_lives(origin: World) -> None:
-    """So that tabs opened one after the other do not fill the browser with cookies."""
+async def test_a_nonce_is_reused_while_it_is_valid(origin: World) -> None:
+    """Otherwise each new tab would add a cookie."""
     browser = Browser(origin)
     locations = [(await browser.navigate(f"http://{origin.host}/{tab}")).location for tab in range(3)]
     assert len(browser.jar[origin.host]) == 1
     assert len({parse_qs(urlsplit(location).query)["nonce"][0] for location in locations}) == 1
 
 
-async def test_a_ticket_names_the_nonce_that_the_entrance_got(origin: World) -> None:
-    """Without a nonce, or with one that is none, the entrance hands out no ticket."""
+async def test_no_ticket_is_issued_without_a_valid_nonce(origin: World) -> None:
     origins = origin.config.origins
     for query in ("", "?to=/x", "?nonce=x&to=/x", f"?nonce={'0' * 63}&to=/x", f"?nonce={'G' * 64}&to=/x"):
         answer = await Browser(origin).navigate(f"{origins.entry_url(MINE)}/.codehub/enter{query}")
@@ -129,7 +130,7 @@ async def test_a_ticket_names_the_nonce_that_the_entrance_got(origin: World) -> 
 
 
 @pytest.mark.parametrize(("session", "expected"), [("", "/login?next="), ("bob-session", "")])
-async def test_the_entrance_with_a_nonce_still_asks_who_it_is(
+async def test_entry_with_a_nonce_still_needs_the_owners_session(
     origin: World, session: str, expected: str
 ) -> None:
     browser = Browser(origin, session)
@@ -141,37 +142,37 @@ async def test_the_entrance_with_a_nonce_still_asks_who_it_is(
     assert not origin.tickets.issued
 
 
-async def test_a_page_of_the_entrance_has_the_plain_address(origin: World) -> None:
+async def test_a_status_page_has_the_url_without_the_nonce(origin: World) -> None:
     origin.set_phase(MINE, Phase.ARCHIVED)
     answer = await Browser(origin).open(f"http://{origin.host}{DEEP}")
     assert (answer.status, answer.url) == (502, f"http://{origin.platform}/w/{MINE}{DEEP}")
 
 
-async def test_a_page_cannot_enter_by_fetching(origin: World) -> None:
-    entrance = origin.config.origins.entry_url(MINE)
+async def test_only_a_navigation_can_enter(origin: World) -> None:
+    entry = origin.config.origins.entry_url(MINE)
     fetch = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Dest: empty\r\n"
     browser = Browser(origin, more=fetch)
-    for url in (f"{entrance}/", f"{entrance}/.codehub/enter?nonce={'0' * 64}&to=/"):
+    for url in (f"{entry}/", f"{entry}/.codehub/enter?nonce={'0' * 64}&to=/"):
         assert (await browser.navigate(url)).status == 403
     assert (await browser.navigate(f"http://{origin.host}/.codehub/begin?to=/")).status == 401
     assert not origin.tickets.issued and origin.host not in browser.jar
 
 
 async def test_a_client_without_fetch_metadata_enters_with_its_cookies(origin: World) -> None:
-    """Such as curl with a cookie file, or a browser on plain http."""
+    """Examples are curl with a cookie file, and a browser over plain http."""
     for more in ("", "Accept: */*\r\n", "Accept: text/html\r\n"):
         answer = await Browser(origin, more=more).open(f"{origin.config.origins.entry_url(MINE)}/healthz")
         assert (answer.status, answer.body) == (200, "hello"), more
 
 
-async def test_each_entrance_renews_the_cookie_for_the_session_that_is_signed_in(origin: World) -> None:
-    """A workspace cookie of an older session would end with that one."""
-    origin.facts.visitors[hash_of("newer")] = origin.facts.visitors[hash_of(SESSION)]
+async def test_each_entry_renews_the_cookie_for_the_current_session(origin: World) -> None:
+    """A cookie of an older session would become invalid with that session."""
+    origin.facts.visitors[session_hash("newer")] = origin.facts.visitors[session_hash(SESSION)]
     browser = Browser(origin)
-    entrance = f"{origin.config.origins.entry_url(MINE)}/"
-    await browser.open(entrance)
+    entry = f"{origin.config.origins.entry_url(MINE)}/"
+    await browser.open(entry)
     browser.jar[origin.platform]["session"] = "newer"
-    await browser.open(entrance)
-    del origin.facts.visitors[hash_of(SESSION)]
-    origin.gateway.revocation.session_ended(hash_of(SESSION))
+    await browser.open(entry)
+    del origin.facts.visitors[session_hash(SESSION)]
+    origin.gateway.revocation.session_ended(session_hash(SESSION))
     assert (await browser.navigate(f"http://{origin.host}/")).body == "hello"

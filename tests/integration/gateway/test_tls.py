@@ -1,4 +1,4 @@
-"""TLS with a certificate of one's own."""
+"""TLS with an operator's certificate."""
 
 import asyncio
 import json
@@ -19,16 +19,16 @@ from codehub.settings import Settings
 from tests.integration.gateway import issuing
 from tests.integration.gateway.browser import Browser
 from tests.integration.gateway.harness import (
+    LONG_TIMEOUTS,
     MINE,
     NEVER,
-    PATIENT,
     Client,
     Upstream,
     World,
+    check_slow_readers,
     header,
-    held_back,
-    read_slowly,
     status,
+    wait_for_backpressure,
     world,
 )
 from tests.waiting import PATIENCE, until
@@ -65,7 +65,7 @@ async def secured(files: CertificateFiles) -> AsyncIterator[World]:
         yield made
 
 
-async def test_the_whole_way_in_over_https(secured: World, files: CertificateFiles) -> None:
+async def test_a_workspace_is_entered_over_https(secured: World, files: CertificateFiles) -> None:
     browser = Browser(secured, dial=lambda name: connect(secured, trusting(files), name))
     link = await browser.find_ticket(f"https://{secured.platform}/w/{MINE}/a")
     assert link.startswith(f"https://{secured.host}/.codehub/enter?ticket=")
@@ -77,7 +77,7 @@ async def test_the_whole_way_in_over_https(secured: World, files: CertificateFil
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_both_versions_that_are_still_safe_are_spoken(
+async def test_tls_1_2_and_1_3_are_accepted(
     secured: World, files: CertificateFiles, version: ssl.TLSVersion
 ) -> None:
     context = trusting(files)
@@ -89,7 +89,7 @@ async def test_both_versions_that_are_still_safe_are_spoken(
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
-async def test_older_versions_are_not_spoken(secured: World, files: CertificateFiles) -> None:
+async def test_older_versions_are_refused(secured: World, files: CertificateFiles) -> None:
     context = trusting(files)
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version = ssl.TLSVersion.TLSv1
@@ -121,68 +121,68 @@ async def test_a_websocket_passes_and_ends_with_its_session(secured: World, file
 
 async def test_large_bodies_pass_both_ways_within_bounds(secured: World, files: CertificateFiles) -> None:
     size = 32 << 20
-    taken = 0
+    relayed = 0
 
     async def mirror(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal taken
+        nonlocal relayed
         await upstream.read_head(reader)
         await reader.readexactly(size)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
         for _ in range(size >> 16):
             writer.write(b"y" * 65536)
             await writer.drain()
-            taken += 65536
+            relayed += 65536
 
     secured.ide.script = mirror
     client = await connect(secured, trusting(files))
     client.send(secured.request("/", "POST", more=f"Content-Length: {size}\r\n"))
     client.send(b"x" * size)
     assert status(await client.head()) == 200
-    await held_back(secured, lambda: taken)  # by a client that does not read
-    assert taken < size
+    await wait_for_backpressure(secured, lambda: relayed)  # because the client does not read
+    assert relayed < size
     assert len(await asyncio.wait_for(client.reader.readexactly(size), PATIENCE)) == size
     client.close()
 
 
-async def test_what_slow_readers_have_not_taken_yet_stays_theirs(
-    secured: World, files: CertificateFiles
-) -> None:
-    await read_slowly(secured, [await connect(secured, trusting(files)) for _ in range(4)])
+async def test_each_slow_reader_receives_its_own_response(secured: World, files: CertificateFiles) -> None:
+    await check_slow_readers(secured, [await connect(secured, trusting(files)) for _ in range(4)])
 
 
-async def test_plain_http_is_told_to_speak_https(secured: World) -> None:
+async def test_plain_http_is_a_400_that_names_https(secured: World) -> None:
     head, body = await secured.ask(f"GET / HTTP/1.1\r\nHost: {secured.platform}\r\n\r\n")
     assert status(head) == 400
     assert "https://" in json.loads(body)["error"]["message"]
 
 
-async def test_who_says_nothing_or_garbage_is_sent_away(
+async def test_silent_and_invalid_handshakes_are_closed(
     files: CertificateFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers: list[TlsServer] = []
 
-    class Kept(TlsServer):
+    class RecordedServer(TlsServer):
         def open(self, backlog: int) -> None:
             servers.append(self)
             super().open(backlog)
 
-    monkeypatch.setattr("codehub.gateway.server.TlsServer", Kept)
-    async with world(scheme="https", tls=files, timeouts=replace(PATIENT, head=0.5)) as made:
+    monkeypatch.setattr("codehub.gateway.server.TlsServer", RecordedServer)
+    async with world(scheme="https", tls=files, timeouts=replace(LONG_TIMEOUTS, head=0.5)) as made:
         silent, halfway = await made.connect(), await made.connect()
         halfway.send(b"\x16\x03\x01\x02\x00\x01")
         broken = await made.connect()
         broken.send(b"\x16\x03\x01" + b"\xff" * 500)
         for client in (broken, silent, halfway):
             await client.rest()
-        await until(lambda: len(made.gateway._tasks) == 1, "the tick alone to go on")
-        servers[0]._handshake_timeout, made.gateway.timeouts = NEVER, PATIENT
+        await until(lambda: len(made.gateway._tasks) == 1, "all tasks but the tick to end")
+        servers[0]._handshake_timeout, made.gateway.timeouts = NEVER, LONG_TIMEOUTS
         client = await connect(made, trusting(files))
         client.send(made.request())
         assert (await client.response())[1] == b"hello"
         client.close()
 
 
-async def test_a_crowd_at_the_door_is_bounded_and_the_cap_is_told(files: CertificateFiles) -> None:
+async def test_connections_above_the_cap_get_a_503_and_handshakes_are_bounded(
+    files: CertificateFiles,
+) -> None:
     async with world(scheme="https", tls=files, max_connections=16) as made:
         inside = [await connect(made, trusting(files)) for _ in range(16)]
         client = await connect(made, trusting(files))
@@ -194,7 +194,7 @@ async def test_a_crowd_at_the_door_is_bounded_and_the_cap_is_told(files: Certifi
             client.close()
 
 
-async def test_a_renewed_certificate_is_taken_and_open_connections_go_on(
+async def test_a_renewed_certificate_is_served_and_open_connections_continue(
     files: CertificateFiles, issue: Issue, tmp_path: Path
 ) -> None:
     renewed = issue("renewed")
@@ -221,7 +221,7 @@ async def test_a_renewed_certificate_is_taken_and_open_connections_go_on(
         (await connect(made, trusting(renewed))).close()
 
 
-async def test_the_gateway_looks_for_a_renewed_certificate_by_itself(
+async def test_the_gateway_detects_a_renewed_certificate(
     files: CertificateFiles, issue: Issue, tmp_path: Path
 ) -> None:
     live = CertificateFiles(tmp_path / "chain.pem", tmp_path / "key.pem")
@@ -231,14 +231,14 @@ async def test_the_gateway_looks_for_a_renewed_certificate_by_itself(
         served = made.gateway.certificate
         assert served is not None
         before = served.context
-        renewed = issue("renewed by itself")
+        renewed = issue("renewed later")
         shutil.copy(renewed.key, live.key)
         shutil.copy(renewed.chain, live.chain)
         await until(lambda: served.context is not before, "the renewed certificate")
 
 
-async def test_draining_ends_idle_connections_and_the_door(files: CertificateFiles) -> None:
-    async with world(scheme="https", tls=files, timeouts=replace(PATIENT, drain=NEVER)) as made:
+async def test_draining_closes_idle_connections_and_the_listener(files: CertificateFiles) -> None:
+    async with world(scheme="https", tls=files, timeouts=replace(LONG_TIMEOUTS, drain=NEVER)) as made:
         idle = await connect(made, trusting(files))
         idle.send(made.request())
         await idle.response()
@@ -250,7 +250,7 @@ async def test_draining_ends_idle_connections_and_the_door(files: CertificateFil
         await made.connect()
 
 
-async def test_up_finds_itself_ready_over_https(secured: World, files: CertificateFiles) -> None:
+async def test_up_detects_its_readiness_over_https(secured: World, files: CertificateFiles) -> None:
     settings = Settings(
         host="127.0.0.1", port=secured.gateway.port, tls_cert_file=files.chain, tls_key_file=files.key
     )

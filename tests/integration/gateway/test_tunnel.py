@@ -1,4 +1,4 @@
-"""WebSockets, and everything that stays open until its leave is withdrawn."""
+"""WebSockets, and every stream that ends when its permission is revoked."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -17,8 +17,8 @@ from tests.integration.gateway.harness import (
     SESSION,
     Client,
     World,
-    hash_of,
     header,
+    session_hash,
     status,
     world,
 )
@@ -31,7 +31,7 @@ UPGRADE = (
 
 
 class Echo:
-    """A real WebSocket server where the workspace's IDE would listen."""
+    """Real WebSocket server in place of the workspace's IDE."""
 
     def __init__(self) -> None:
         self.extensions: list[str | None] = []
@@ -65,7 +65,7 @@ async def echo(origin: World) -> AsyncIterator[Echo]:
         yield server
 
 
-def dial(made: World, **options: object) -> connect:
+def open_websocket(made: World, **options: object) -> connect:
     headers = {"Cookie": made.cookie()} | dict(options.pop("headers", {}))  # type: ignore[call-overload]
     return connect(
         f"ws://{made.host}/socket", host="127.0.0.1", port=made.gateway.port, proxy=None,
@@ -74,17 +74,17 @@ def dial(made: World, **options: object) -> connect:
 
 
 async def test_messages_pass_both_ways_at_any_size(origin: World, echo: Echo) -> None:
-    async with dial(origin, origin=f"http://{origin.host}") as socket:
+    async with open_websocket(origin, origin=f"http://{origin.host}") as socket:
         for size in (0, 1, 125, 126, 65535, 65536, 5_000_000):
             await socket.send(b"z" * size)
             assert await socket.recv() == b"z" * size
 
 
-async def test_compression_is_left_out_only_where_activity_must_be_read(origin: World, echo: Echo) -> None:
-    async with dial(origin):
+async def test_compression_is_disabled_only_if_the_gateway_reads_activity(origin: World, echo: Echo) -> None:
+    async with open_websocket(origin):
         pass
     origin.set_phase(MINE, Phase.RUNNING, image="jupyter")
-    async with dial(origin):
+    async with open_websocket(origin):
         pass
     assert echo.extensions[0] is None
     assert "permessage-deflate" in (echo.extensions[1] or "")
@@ -93,18 +93,18 @@ async def test_compression_is_left_out_only_where_activity_must_be_read(origin: 
 async def test_a_foreign_origin_opens_no_socket(origin: World, echo: Echo) -> None:
     for foreign in ("http://evil.example", f"http://{origin.platform}", "null"):
         with pytest.raises(InvalidStatus) as refused:
-            async with dial(origin, origin=foreign):
+            async with open_websocket(origin, origin=foreign):
                 pass
         assert refused.value.response.status_code == 403
     with pytest.raises(InvalidStatus) as refused:
-        async with dial(origin, headers={"Cookie": "x=1"}):
+        async with open_websocket(origin, headers={"Cookie": "x=1"}):
             pass
     assert refused.value.response.status_code == 401
     assert echo.extensions == []
 
 
-async def test_closing_one_side_closes_the_other(origin: World, echo: Echo) -> None:
-    async with dial(origin) as socket:
+async def test_an_aborted_websocket_closes_the_upstream(origin: World, echo: Echo) -> None:
+    async with open_websocket(origin) as socket:
         await until(lambda: echo.open == 1, "the socket to be open")
         socket.transport.abort()
         await until(lambda: echo.open == 0, "the socket to end")
@@ -130,7 +130,7 @@ async def test_a_dying_upstream_closes_the_client(origin: World) -> None:
     assert await client.rest() == b"last words"
 
 
-async def test_a_refused_upgrade_is_an_ordinary_answer_and_the_end(origin: World) -> None:
+async def test_a_refused_upgrade_gets_the_response_and_closes(origin: World) -> None:
     client = await origin.connect()
     client.send(origin.request("/", more=UPGRADE) + "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n")
     head, body = await client.response()
@@ -139,7 +139,7 @@ async def test_a_refused_upgrade_is_an_ordinary_answer_and_the_end(origin: World
     assert len(origin.ide.heads) == 1
 
 
-async def test_other_upgrades_are_not_passed_on(origin: World) -> None:
+async def test_other_upgrades_are_not_relayed(origin: World) -> None:
     more = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
     assert status((await origin.ask(origin.request(more=more)))[0]) == 200
     seen = origin.ide.heads[0].decode()
@@ -147,41 +147,41 @@ async def test_other_upgrades_are_not_passed_on(origin: World) -> None:
 
 
 async def test_logout_ends_open_sockets_at_once(origin: World, echo: Echo) -> None:
-    async with dial(origin) as socket:
-        del origin.facts.visitors[hash_of(SESSION)]
-        origin.gateway.revocation.session_ended(hash_of(SESSION))
+    async with open_websocket(origin) as socket:
+        del origin.facts.visitors[session_hash(SESSION)]
+        origin.gateway.revocation.session_ended(session_hash(SESSION))
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
         await until(lambda: echo.open == 0, "the socket to end")
 
 
-async def test_a_session_that_ends_while_the_way_is_looked_up_opens_nothing(
+async def test_a_session_that_ends_during_the_route_lookup_opens_nothing(
     origin: World, echo: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find_route = origin.facts.route
 
     async def logout_meanwhile(workspace_id: str) -> Route | None:
-        origin.facts.visitors.pop(hash_of(SESSION), None)
-        origin.gateway.revocation.session_ended(hash_of(SESSION))
+        origin.facts.visitors.pop(session_hash(SESSION), None)
+        origin.gateway.revocation.session_ended(session_hash(SESSION))
         return await find_route(workspace_id)
 
     monkeypatch.setattr(origin.gateway.route_cache._routes, "_read", logout_meanwhile)
     with pytest.raises(InvalidStatus):
-        await dial(origin)
+        await open_websocket(origin)
     assert echo.open == 0
 
 
 async def test_a_deleted_user_loses_open_sockets(origin: World, echo: Echo) -> None:
-    async with dial(origin) as socket:
-        del origin.facts.visitors[hash_of(SESSION)]
+    async with open_websocket(origin) as socket:
+        del origin.facts.visitors[session_hash(SESSION)]
         origin.gateway.revocation.user_changed("01alice0000000000000000000")
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
 
 
 async def test_a_workspace_that_no_longer_runs_loses_open_sockets(origin: World, echo: Echo) -> None:
-    async with dial(origin) as socket:
-        origin.set_phase(MINE, Phase.RUNNING)  # a change that leaves it running does not disturb
+    async with open_websocket(origin) as socket:
+        origin.set_phase(MINE, Phase.RUNNING)  # a change during which it keeps running closes nothing
         await socket.send("still here")
         assert await socket.recv() == "still here"
         origin.set_phase(MINE, Phase.STANDBY)
@@ -190,55 +190,55 @@ async def test_a_workspace_that_no_longer_runs_loses_open_sockets(origin: World,
 
 
 def end_session(origin: World) -> None:
-    del origin.facts.visitors[hash_of(SESSION)]
+    del origin.facts.visitors[session_hash(SESSION)]
 
 
 def change_role(origin: World) -> None:
     visitors = origin.facts.visitors
-    visitors[hash_of(SESSION)] = replace(visitors[hash_of(SESSION)], role=Role.ADMIN)
+    visitors[session_hash(SESSION)] = replace(visitors[session_hash(SESSION)], role=Role.ADMIN)
 
 
-withdrawals = pytest.mark.parametrize("withdraw", [end_session, change_role])
+revocations = pytest.mark.parametrize("revoke", [end_session, change_role])
 
 
-@withdrawals
-async def test_what_was_missed_while_the_push_channel_was_away_is_made_up_for(
-    origin: World, echo: Echo, withdraw: Callable[[World], None]
+@revocations
+async def test_a_revocation_during_an_outage_of_the_push_channel_takes_effect_after_it(
+    origin: World, echo: Echo, revoke: Callable[[World], None]
 ) -> None:
-    async with dial(origin) as socket:
+    async with open_websocket(origin) as socket:
         origin.gateway.revocation.channel_lost()
         origin.gateway.revocation.channel_regained()
         await socket.send("still here")
         assert await socket.recv() == "still here"
         origin.gateway.revocation.channel_lost()
-        withdraw(origin)
+        revoke(origin)
         origin.gateway.revocation.channel_regained()
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
 
 
-@withdrawals
-async def test_a_check_that_fails_is_made_again(
-    origin: World, echo: Echo, withdraw: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
+@revocations
+async def test_a_failed_check_is_retried(
+    origin: World, echo: Echo, revoke: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codehub.gateway.revocation.RETRY_SECONDS", 0.05)
-    ask, tries = origin.gateway.route_cache._visitors._read, 0
+    read, attempts = origin.gateway.route_cache._visitors._read, 0
 
-    async def away_once(id_hash: bytes) -> Visitor | None:
-        nonlocal tries
-        tries += 1
-        if tries == 1:
+    async def fail_once(id_hash: bytes) -> Visitor | None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
             raise OSError("the database is away")
-        return await ask(id_hash)
+        return await read(id_hash)
 
-    async with dial(origin) as socket:
+    async with open_websocket(origin) as socket:
         origin.gateway.revocation.channel_lost()
-        origin.gateway.route_cache._visitors._read = away_once
-        withdraw(origin)
+        origin.gateway.route_cache._visitors._read = fail_once
+        revoke(origin)
         origin.gateway.revocation.channel_regained()
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
-        assert tries == 2
+        assert attempts == 2
 
 
 async def open_event_stream(origin: World) -> Client:
@@ -261,17 +261,17 @@ async def open_event_stream(origin: World) -> Client:
 
 async def test_an_event_stream_ends_with_its_session(origin: World) -> None:
     client = await open_event_stream(origin)
-    origin.gateway.revocation.session_ended(hash_of(SESSION))
+    origin.gateway.revocation.session_ended(session_hash(SESSION))
     await client.rest()
     await until(lambda: origin.api.open == 0, "the stream to end")
 
 
-async def test_an_event_stream_ends_with_its_role_and_nobody_elses(origin: World) -> None:
+async def test_an_event_stream_ends_when_the_role_of_its_user_changes(origin: World) -> None:
     client = await open_event_stream(origin)
-    revocation, user_id = origin.gateway.revocation, origin.facts.visitors[hash_of(SESSION)].user_id
+    revocation, user_id = origin.gateway.revocation, origin.facts.visitors[session_hash(SESSION)].user_id
     events = lambda: revocation.user_changed("another"), revocation.channel_lost, revocation.channel_regained
-    for happens in events:
-        happens()
+    for event in events:
+        event()
         await until(lambda: not revocation._checks, "the check")
         assert origin.api.open == 1
     change_role(origin)
@@ -280,7 +280,7 @@ async def test_an_event_stream_ends_with_its_role_and_nobody_elses(origin: World
     await until(lambda: origin.api.open == 0, "the stream to end")
 
 
-async def test_a_request_under_way_is_told_when_its_workspace_stops(origin: World) -> None:
+async def test_an_active_request_gets_a_503_when_its_workspace_stops(origin: World) -> None:
     async def silent(upstream: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -292,8 +292,8 @@ async def test_a_request_under_way_is_told_when_its_workspace_stops(origin: Worl
     assert status((await client.response())[0]) == 503
 
 
-async def test_sockets_and_pages_are_activity_and_assets_are_not(origin: World, echo: Echo) -> None:
-    async with dial(origin) as socket:
+async def test_only_websocket_messages_about_edits_are_activity(origin: World, echo: Echo) -> None:
+    async with open_websocket(origin) as socket:
         await socket.send(b"\x09" + b"\0" * 12)
         assert await socket.recv()
         assert not origin.gateway.recorder.collect()
@@ -302,7 +302,7 @@ async def test_sockets_and_pages_are_activity_and_assets_are_not(origin: World, 
         assert MINE in origin.gateway.recorder.collect()
 
 
-async def test_requests_of_an_ide_that_is_not_vscode_are_activity(origin: World) -> None:
+async def test_every_request_is_activity_only_for_an_ide_other_than_vscode(origin: World) -> None:
     await origin.ask(origin.request("/asset.js"))
     assert not origin.gateway.recorder.collect()
     await origin.ask(origin.request("/proxy/3000/"))
@@ -313,7 +313,7 @@ async def test_requests_of_an_ide_that_is_not_vscode_are_activity(origin: World)
 
 
 async def test_draining_closes_tunnels() -> None:
-    async with world() as made, echoing(made), dial(made) as socket:
+    async with world() as made, echoing(made), open_websocket(made) as socket:
         await made.gateway._drain()
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)

@@ -1,4 +1,4 @@
-"""Who may come in, by which way, and what they see when they cannot."""
+"""Entering a workspace: permissions, tickets, cookies and status pages."""
 
 from datetime import UTC, datetime
 from ipaddress import ip_network
@@ -24,10 +24,10 @@ from tests.integration.gateway.harness import (
     SESSION,
     THEIRS,
     World,
-    a_workspace,
-    hash_of,
     header,
     headers,
+    make_workspace,
+    session_hash,
     status,
     world,
 )
@@ -35,13 +35,13 @@ from tests.integration.gateway.harness import (
 FETCH = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Dest: empty\r\n"
 
 
-async def test_the_missing_slash_is_added_for_good(origin: World) -> None:
+async def test_a_missing_slash_is_added_by_a_permanent_redirect(origin: World) -> None:
     head, _ = await origin.ask(f"GET /w/{MINE}?a=b HTTP/1.1\r\nHost: {origin.platform}\r\n\r\n")
     assert status(head) == 308
     assert header(head, "location") == f"http://{origin.platform}/w/{MINE}/?a=b"
 
 
-async def test_without_a_session_one_is_sent_to_sign_in(origin: World) -> None:
+async def test_without_a_session_a_navigation_is_redirected_to_the_login(origin: World) -> None:
     for session in (None, "stolen"):
         head, _ = await origin.ask(origin.entrance("/a?b=c&d", session))
         assert status(head) == 302
@@ -52,7 +52,7 @@ async def test_without_a_session_one_is_sent_to_sign_in(origin: World) -> None:
 
 
 async def test_random_sessions_of_one_network_cost_bounded_look_ups() -> None:
-    """At the entrance, at its forms and on the event stream, which share one allowance."""
+    """Entry, forms of status pages and the event stream share one allowance."""
     async with world(trusted_proxies=TrustedProxies((ip_network("127.0.0.1"),))) as made:
         made.gateway.route_cache._session_lookups._buckets = TokenBuckets(5, 1e-6, "Too many.")
 
@@ -69,11 +69,13 @@ async def test_random_sessions_of_one_network_cost_bounded_look_ups() -> None:
         heads = [(await made.ask(guess(number)))[0] for number in range(20)]
         assert [status(head) for head in heads[5:]] == [429] * 15
         assert all(int(header(head, "retry-after") or 0) > 0 for head in heads[5:])
-        assert 429 not in map(status, heads[:5]) and made.facts.asked == 5
-        assert status((await made.ask(guess(0, "192.0.2.7")))[0]) == 401, "another network has its own"
+        assert 429 not in map(status, heads[:5]) and made.facts.lookups == 5
+        assert status((await made.ask(guess(0, "192.0.2.7")))[0]) == 401, (
+            "another network has its own allowance"
+        )
 
 
-async def test_a_session_that_was_found_before_does_not_wait_behind_random_ones(origin: World) -> None:
+async def test_known_sessions_are_not_limited_with_random_ones(origin: World) -> None:
     assert status((await origin.ask(origin.entrance()))[0]) == 302
     origin.gateway.route_cache._session_lookups._buckets = TokenBuckets(1, 1e-6, "Too many.")
     for expected in (302, 429):
@@ -82,7 +84,7 @@ async def test_a_session_that_was_found_before_does_not_wait_behind_random_ones(
     assert "/login" not in (header((await origin.ask(origin.entrance()))[0], "location") or "/login")
 
 
-async def test_only_the_owner_comes_in(origin: World) -> None:
+async def test_only_the_owner_enters(origin: World) -> None:
     for more in (NAVIGATE, FETCH):
         head, _ = await origin.ask(origin.entrance("/", "bob-session", more))
         assert status(head) == 403
@@ -90,7 +92,7 @@ async def test_only_the_owner_comes_in(origin: World) -> None:
         assert status((await origin.ask(request))[0]) == 404
 
 
-async def test_the_way_in_by_ticket(origin: World) -> None:
+async def test_a_workspace_is_entered_with_a_ticket(origin: World) -> None:
     browser = Browser(origin)
     link = await browser.find_ticket(f"{origin.config.origins.entry_url(MINE)}/folder?x=1%2F2&y")
     location = urlsplit(link)
@@ -106,12 +108,12 @@ async def test_the_way_in_by_ticket(origin: World) -> None:
         f"GET /folder HTTP/1.1\r\nHost: {origin.host}\r\nCookie: {value}\r\n{NAVIGATE}\r\n"
     )
     assert (status(head), body) == (200, b"hello")
-    again = await browser.navigate(link)  # the ticket is used up
+    again = await browser.navigate(link)  # the ticket has been consumed
     assert header(again.head, "set-cookie") is None
     assert again.location.startswith(f"http://{origin.platform}/w/{MINE}/")
 
 
-async def test_a_ticket_is_for_one_workspace_alone(origin: World) -> None:
+async def test_a_ticket_is_valid_for_one_workspace_only(origin: World) -> None:
     browser = Browser(origin)
     link = await browser.find_ticket(f"{origin.config.origins.entry_url(MINE)}/")
     other = origin.config.origins.workspace_host(THEIRS)
@@ -123,19 +125,19 @@ async def test_a_ticket_is_for_one_workspace_alone(origin: World) -> None:
 @pytest.mark.parametrize(
     "to", ["//evil.example/", "https://evil.example/", "/x%0d%0aSet-Cookie:a=b", "%5c%5cevil"]
 )
-async def test_the_way_in_leads_nowhere_else(origin: World, to: str) -> None:
-    """Each step takes the path from its query, which anyone may write into a link."""
-    browser, entrance, own = Browser(origin), f"http://{origin.platform}/w/{MINE}/", f"http://{origin.host}/"
+async def test_entering_never_redirects_to_another_host(origin: World, to: str) -> None:
+    """Each step reads the path from its query, which anyone may put into a link."""
+    browser, entry, own = Browser(origin), f"http://{origin.platform}/w/{MINE}/", f"http://{origin.host}/"
     begun = await browser.navigate(f"{own}.codehub/begin?to={to}")
-    assert begun.location.startswith(f"{entrance}.codehub/enter?nonce=")
+    assert begun.location.startswith(f"{entry}.codehub/enter?nonce=")
     nonce = parse_qs(urlsplit(begun.location).query)["nonce"][0]
-    handed_out = await browser.navigate(f"{entrance}.codehub/enter?nonce={nonce}&to={to}")
-    assert handed_out.location.startswith(f"{own}.codehub/enter?ticket=")
-    ticket = parse_qs(urlsplit(handed_out.location).query)["ticket"][0]
+    issued = await browser.navigate(f"{entry}.codehub/enter?nonce={nonce}&to={to}")
+    assert issued.location.startswith(f"{own}.codehub/enter?ticket=")
+    ticket = parse_qs(urlsplit(issued.location).query)["ticket"][0]
     arrived = await browser.navigate(f"{own}.codehub/enter?ticket={ticket}&to={to}")
     assert arrived.location.startswith(own)
     assert len(headers(arrived.head, "set-cookie")) == 1
-    assert (await browser.navigate(f"{entrance}.codehub/enter?to={to}")).location.startswith(entrance)
+    assert (await browser.navigate(f"{entry}.codehub/enter?to={to}")).location.startswith(entry)
 
 
 async def test_https_uses_host_prefixed_secure_cookies() -> None:
@@ -149,7 +151,7 @@ async def test_https_uses_host_prefixed_secure_cookies() -> None:
         assert "; Secure" in cookie
 
 
-async def test_a_workspace_origin_without_its_cookie(origin: World) -> None:
+async def test_without_its_cookie_a_workspace_origin_redirects_navigations_only(origin: World) -> None:
     wrong = origin.cookie(THEIRS, host=origin.config.origins.workspace_host(THEIRS))
     for cookie in ("", f"Cookie: session={SESSION}\r\n", f"Cookie: {wrong}\r\n"):
         head, _ = await origin.ask(f"GET /a?b HTTP/1.1\r\nHost: {origin.host}\r\n{cookie}{NAVIGATE}\r\n")
@@ -160,31 +162,31 @@ async def test_a_workspace_origin_without_its_cookie(origin: World) -> None:
     assert not origin.ide.heads
 
 
-async def test_a_cookie_dies_with_its_session_and_its_ownership(origin: World) -> None:
+async def test_a_cookie_is_valid_only_for_a_live_session_of_the_owner(origin: World) -> None:
     assert status((await origin.ask(origin.request()))[0]) == 200
-    del origin.facts.visitors[hash_of(SESSION)]
-    origin.gateway.revocation.session_ended(hash_of(SESSION))
+    del origin.facts.visitors[session_hash(SESSION)]
+    origin.gateway.revocation.session_ended(session_hash(SESSION))
     assert status((await origin.ask(origin.request()))[0]) == 401
     bob = f"GET / HTTP/1.1\r\nHost: {origin.host}\r\nCookie: {origin.cookie(session='bob-session')}\r\n\r\n"
     assert status((await origin.ask(bob))[0]) == 403
 
 
-async def test_the_hot_path_asks_nobody(origin: World) -> None:
+async def test_repeated_requests_read_no_database(origin: World) -> None:
     await origin.ask(origin.request())
-    asked = origin.facts.asked
+    lookups = origin.facts.lookups
     for _ in range(10):
         assert status((await origin.ask(origin.request()))[0]) == 200
-    assert origin.facts.asked == asked == 2
+    assert origin.facts.lookups == lookups == 2
 
 
-async def test_memory_counts_only_while_the_push_channel_answers(origin: World) -> None:
+async def test_the_route_cache_is_used_only_while_the_push_channel_answers(origin: World) -> None:
     await origin.ask(origin.request())
-    asked = origin.facts.asked
+    lookups = origin.facts.lookups
     origin.gateway.route_cache._answered_at = -100.0
     origin.gateway.route_cache.channel_answered = lambda: None  # type: ignore[method-assign]
     for _ in range(3):
         assert status((await origin.ask(origin.request()))[0]) == 200
-    assert origin.facts.asked == asked + 6
+    assert origin.facts.lookups == lookups + 6
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ async def test_memory_counts_only_while_the_push_channel_answers(origin: World) 
         ("Referer: http://evil.example/page\r\nAccept: text/html\r\n", 200),
     ],
 )
-async def test_other_pages_may_send_people_here_and_nothing_else(
+async def test_foreign_pages_may_navigate_to_a_workspace_and_nothing_else(
     origin: World, more: str, expected: int
 ) -> None:
     assert status((await origin.ask(origin.request(more=more)))[0]) == expected
@@ -213,7 +215,7 @@ async def test_a_foreign_form_is_refused(origin: World) -> None:
     assert status((await origin.ask(origin.request("/", "POST", more=more)))[0]) == 403
 
 
-async def test_an_unknown_host_is_told_where_codehub_lives(origin: World) -> None:
+async def test_an_unknown_host_is_a_421_that_names_the_platforms_url(origin: World) -> None:
     head, body = await origin.ask("GET / HTTP/1.1\r\nHost: evil.example\r\nAccept: text/html\r\n\r\n")
     assert status(head) == 421
     assert f"http://{origin.platform}".encode() in body
@@ -226,7 +228,7 @@ async def test_an_unknown_host_is_told_where_codehub_lives(origin: World) -> Non
 
 @pytest.mark.parametrize("path", ["/readyz", "/metrics"])
 async def test_readiness_and_metrics_are_not_on_the_public_port(origin: World, path: str) -> None:
-    """The API answers 404 on the platform's host; a workspace may have paths of these names."""
+    """The API returns 404 on the platform's host. A workspace may have paths of these names."""
     for host in ("10.0.0.1", "evil.example", f"evil.example:{origin.gateway.port}"):
         for more in ("", NAVIGATE):
             head, _ = await origin.ask(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n")
@@ -236,7 +238,7 @@ async def test_readiness_and_metrics_are_not_on_the_public_port(origin: World, p
     assert (status(head), body) == (200, b"hello")
 
 
-async def test_a_navigation_wakes_and_loads(origin: World) -> None:
+async def test_a_navigation_wakes_a_workspace_and_gets_the_loading_page(origin: World) -> None:
     origin.set_phase(MINE, Phase.STANDBY)
     head, body = await origin.ask(origin.request(more=NAVIGATE))
     assert (status(head), header(head, "location")) == (302, f"http://{origin.platform}/w/{MINE}/")
@@ -252,7 +254,7 @@ async def test_a_navigation_wakes_and_loads(origin: World) -> None:
 @pytest.mark.parametrize(
     "phase", [phase for phase in Phase if phase not in (Phase.RUNNING, Phase.DELETING, Phase.DELETED)]
 )
-async def test_nothing_but_a_navigation_wakes(origin: World, phase: Phase) -> None:
+async def test_only_a_navigation_wakes_a_workspace(origin: World, phase: Phase) -> None:
     origin.set_phase(MINE, phase)
     upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n"
     for request in (origin.request(), origin.request(more=upgrade), origin.entrance(more=FETCH)):
@@ -262,7 +264,7 @@ async def test_nothing_but_a_navigation_wakes(origin: World, phase: Phase) -> No
     assert not origin.ide.heads
 
 
-async def test_pages_of_phases_that_need_a_decision(origin: World) -> None:
+async def test_a_phase_that_needs_a_decision_gets_a_page_with_a_button(origin: World) -> None:
     for phase, button in (
         (Phase.ARCHIVED, b"Restore and open"),
         (Phase.PENDING, b"Start"),
@@ -281,17 +283,17 @@ async def test_pages_of_phases_that_need_a_decision(origin: World) -> None:
     assert "복원하고 열기" in (await origin.ask(korean))[1].decode()
 
 
-async def test_a_lost_home_asks_which_archive(origin: World) -> None:
-    lost = a_workspace(MINE, Phase.ERROR, error_reason=ErrorReason.DataLost, error_message="gone")
+async def test_the_page_of_a_lost_home_lists_its_archives(origin: World) -> None:
+    lost = make_workspace(MINE, Phase.ERROR, error_reason=ErrorReason.DataLost, error_message="gone")
     origin.set_phase(MINE, Phase.ERROR)
     archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
-    origin.facts.situations[MINE] = StatusPageData(lost, [archive])
+    origin.facts.page_data[MINE] = StatusPageData(lost, [archive])
     _, body = await origin.ask(origin.entrance())
     assert b"2025-01-02 03:04 UTC" in body
     assert b"01archive" in body and b"Start with an empty home" in body
 
 
-async def test_an_operation_under_way_loads_and_does_not_wake(origin: World) -> None:
+async def test_an_operation_in_progress_gets_the_loading_page_without_a_wake(origin: World) -> None:
     for phase, operation in (
         (Phase.STANDBY, Operation.ARCHIVING),
         (Phase.ARCHIVED, Operation.RESTORING),
@@ -301,16 +303,16 @@ async def test_an_operation_under_way_loads_and_does_not_wake(origin: World) -> 
         head, body = await origin.ask(origin.entrance())
         assert status(head) == 200 and b"<progress" in body
     assert not origin.facts.woken
-    assert status((await origin.ask(origin.request()))[0]) == 200  # what is open goes on while it stops
+    assert status((await origin.ask(origin.request()))[0]) == 200  # open pages keep working while it stops
     origin.set_phase(MINE, Phase.ARCHIVED, desired_state=DesiredState.RUNNING)
     assert status((await origin.ask(origin.entrance()))[0]) == 200
 
 
-async def test_over_the_limit_one_chooses_what_to_stop(origin: World) -> None:
+async def test_above_the_limit_the_page_offers_workspaces_to_stop(origin: World) -> None:
     origin.set_phase(MINE, Phase.STANDBY)
-    origin.facts.wake_problem = RunningLimitExceeded("You already run 2 of 2.")
-    other = a_workspace(THEIRS, Phase.RUNNING, name="other & more", desired_state=DesiredState.RUNNING)
-    origin.facts.counts = [other]
+    origin.facts.wake_error = RunningLimitExceeded("You already run 2 of 2.")
+    other = make_workspace(THEIRS, Phase.RUNNING, name="other & more", desired_state=DesiredState.RUNNING)
+    origin.facts.counted = [other]
     head, body = await origin.ask(origin.entrance())
     assert status(head) == 502
     assert (
@@ -318,19 +320,19 @@ async def test_over_the_limit_one_chooses_what_to_stop(origin: World) -> None:
     )
 
 
-async def test_a_workspace_that_is_stopping_makes_room_by_itself(origin: World) -> None:
+async def test_the_limit_page_reloads_while_a_workspace_is_stopping(origin: World) -> None:
     origin.set_phase(MINE, Phase.STANDBY)
-    origin.facts.wake_problem = RunningLimitExceeded("You already run 1 of 1.")
-    origin.facts.counts = [a_workspace(THEIRS, Phase.STANDBY, operation=Operation.STOPPING)]
+    origin.facts.wake_error = RunningLimitExceeded("You already run 1 of 1.")
+    origin.facts.counted = [make_workspace(THEIRS, Phase.STANDBY, operation=Operation.STOPPING)]
     _, body = await origin.ask(origin.entrance())
     assert b'"reload": true' in body and b">Stop<" not in body
 
 
-async def test_a_wake_that_comes_too_early_or_too_late(origin: World) -> None:
+async def test_a_wake_during_an_operation_loads_and_one_in_error_is_a_502(origin: World) -> None:
     origin.set_phase(MINE, Phase.STANDBY)
-    origin.facts.wake_problem = OperationInProgress()
+    origin.facts.wake_error = OperationInProgress()
     assert status((await origin.ask(origin.entrance()))[0]) == 200
-    origin.facts.wake_problem = InvalidState("This workspace is in ERROR.")
+    origin.facts.wake_error = InvalidState("This workspace is in ERROR.")
     assert status((await origin.ask(origin.entrance()))[0]) == 502
 
 
@@ -351,14 +353,14 @@ async def test_a_visit_that_cannot_be_saved_gets_a_507_with_its_cause(
         raise error
 
     routes = origin.gateway.route_cache._routes
-    ask, routes._read = routes._read, full
+    read, routes._read = routes._read, full
     head, body = await origin.ask(origin.request())
     assert status(head) == 507
     assert b"INSUFFICIENT_STORAGE" in body and cause in body
 
-    routes._read = ask
+    routes._read = read
     origin.set_phase(MINE, Phase.STANDBY)
-    origin.facts.wake_problem = error
+    origin.facts.wake_error = error
     head, body = await origin.ask(origin.entrance())
     assert status(head) == 507
     assert b"no disk space left" in body and b"make room" in body
@@ -367,17 +369,17 @@ async def test_a_visit_that_cannot_be_saved_gets_a_507_with_its_cause(
 @pytest.mark.parametrize(
     "error", [OSError("connection refused"), InternalClientError("got result for unknown protocol state 3")]
 )
-async def test_a_database_that_is_away_is_a_503(origin: World, error: Exception) -> None:
-    async def away(_key: object) -> None:
+async def test_an_unavailable_database_is_a_503(origin: World, error: Exception) -> None:
+    async def unavailable(_key: object) -> None:
         raise error
 
-    origin.gateway.route_cache._routes._read = away
+    origin.gateway.route_cache._routes._read = unavailable
     head, body = await origin.ask(origin.entrance())
     assert status(head) == 503 and b"<h1>" in body
     assert status((await origin.ask(origin.request()))[0]) == 503
 
 
-async def test_the_path_mode_serves_below_the_prefix(path: World) -> None:
+async def test_path_mode_serves_a_workspace_below_its_prefix(path: World) -> None:
     cookie = f"Cookie: session={SESSION}; x=1\r\n"
     request = f"GET /w/{MINE}/a/b?c HTTP/1.1\r\nHost: {path.platform}\r\n{cookie}"
     head, body = await path.ask(request + FETCH + "\r\n")
@@ -400,7 +402,7 @@ async def test_the_path_mode_serves_below_the_prefix(path: World) -> None:
     assert path.facts.woken
 
 
-async def test_no_workspace_origins_in_the_path_mode(path: World) -> None:
+async def test_path_mode_has_no_workspace_origins(path: World) -> None:
     head, _ = await path.ask(
         f"GET / HTTP/1.1\r\nHost: {MINE}.{path.platform}\r\nCookie: session={SESSION}\r\n\r\n"
     )

@@ -1,4 +1,4 @@
-"""Corners of the relay that are rarely looked into: limits that streams do not have, drains, reloads."""
+"""Timeouts of connections and streams, the order of pipelined responses, and draining."""
 
 import asyncio
 import contextlib
@@ -6,29 +6,29 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-from tests.integration.gateway.crowd import request
+from tests.integration.gateway.client_group import request
+from tests.integration.gateway.gateway_process import GatewayProcess, gateway_process
 from tests.integration.gateway.harness import (
+    LONG_TIMEOUTS,
     MINE,
     NEVER,
-    PATIENT,
     SESSION,
     Client,
     Upstream,
     World,
-    answering,
-    hash_of,
+    respond_with,
+    session_hash,
     status,
     world,
 )
-from tests.integration.gateway.standalone import Standalone, standalone
 from tests.waiting import PATIENCE, until
 
-DRAINING = replace(PATIENT, drain=NEVER)
+DRAINING = replace(LONG_TIMEOUTS, drain=NEVER)
 UPGRADE = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"
 
 
-async def test_upstreams_over_tcp_are_kept_alive_as_well(origin: World) -> None:
+async def test_upstream_connections_over_tcp_are_kept_alive(origin: World) -> None:
     connections = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -42,15 +42,15 @@ async def test_upstreams_over_tcp_are_kept_alive_as_well(origin: World) -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     origin.facts.routes[MINE] = replace(origin.facts.routes[MINE], upstream=f"tcp:127.0.0.1:{port}")
-    for _ in range(5):  # also by clients that come anew
+    for _ in range(5):  # each from a new client
         assert (await origin.ask(origin.request()))[1] == b"tcp"
     assert connections == 1
     server.close()
 
 
-async def test_the_gateways_own_answers_keep_their_place_in_the_pipe(origin: World) -> None:
-    """Those that it knows at once, those that it has to look up, and those of an upstream."""
-    asked = [
+async def test_pipelined_responses_keep_their_order_whatever_their_source(origin: World) -> None:
+    """The gateway sends some at once, some after a lookup, and relays others from an upstream."""
+    exchanges = [
         (origin.request("/first"), b"hello"),
         ("GET / HTTP/1.1\r\nHost: elsewhere\r\n\r\n", b"MISDIRECTED"),
         (origin.entrance(session="unknown", more=""), b"UNAUTHORIZED"),
@@ -59,8 +59,8 @@ async def test_the_gateways_own_answers_keep_their_place_in_the_pipe(origin: Wor
         (f"GET /healthz HTTP/1.1\r\nHost: {origin.platform}\r\n\r\n", b"hello"),
     ]
     client = await origin.connect()
-    client.send("".join(data for data, _ in asked))
-    for data, expected in asked:
+    client.send("".join(data for data, _ in exchanges))
+    for data, expected in exchanges:
         assert expected in (await client.response())[1], data
     client.close()
 
@@ -71,11 +71,11 @@ async def test_an_idle_connection_is_closed_after_its_limit(origin: World) -> No
     await client.response()
     origin.elapse()
     assert await client.rest() == b""
-    await until(lambda: not origin.gateway._connections, "the connection to be forgotten")
+    await until(lambda: not origin.gateway._connections, "the connection to be removed")
 
 
-async def test_a_stream_may_pause_for_longer_than_any_limit(origin: World) -> None:
-    """An idle connection beside it ends: so the gateway has looked for what took too long."""
+async def test_a_stream_may_pause_for_longer_than_any_timeout(origin: World) -> None:
+    """An idle connection ends meanwhile, which shows that the gateway has checked the timeouts."""
     go_on = asyncio.Event()
 
     async def pausing(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -96,22 +96,22 @@ async def test_a_stream_may_pause_for_longer_than_any_limit(origin: World) -> No
     client.send(origin.request())
     await client.head()
     origin.ide.script = tunnel
-    socket = await origin.connect()
-    socket.send(origin.request(more=UPGRADE))
-    await socket.head()
+    websocket = await origin.connect()
+    websocket.send(origin.request(more=UPGRADE))
+    await websocket.head()
     idle = await origin.connect()
     await until(lambda: len(origin.gateway._connections) == 3, "the idle connection")
     origin.elapse()
     await idle.rest()
     go_on.set()
     assert await client.reader.readuntil(b"0\r\n\r\n") == b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n"
-    socket.send(b"still here")
-    assert await socket.reader.readexactly(10) == b"still here"
+    websocket.send(b"still here")
+    assert await websocket.reader.readexactly(10) == b"still here"
     client.close()
-    socket.close()
+    websocket.close()
 
 
-async def test_an_upload_may_last_as_long_as_it_moves(origin: World) -> None:
+async def test_an_upload_times_out_only_if_it_makes_no_progress(origin: World) -> None:
     taken = 0
 
     async def taking(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -138,7 +138,7 @@ async def test_an_upload_may_last_as_long_as_it_moves(origin: World) -> None:
     moving.close()
 
 
-async def test_an_event_stream_is_known_however_it_is_spelled() -> None:
+async def test_an_event_stream_is_recognized_by_an_escaped_path() -> None:
     async def stream(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await upstream.read_head(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n:\r\n\r\n")
@@ -153,23 +153,23 @@ async def test_an_event_stream_is_known_however_it_is_spelled() -> None:
             )
             await client.head()
             if client is clients[0]:
-                made.gateway.revocation.session_ended(hash_of(SESSION))
+                made.gateway.revocation.session_ended(session_hash(SESSION))
                 await client.rest()
         await asyncio.wait_for(made.gateway._drain(), PATIENCE)
         await clients[1].rest()
 
 
-async def test_a_lost_push_channel_empties_the_memory(origin: World) -> None:
+async def test_a_lost_push_channel_empties_the_route_cache(origin: World) -> None:
     await origin.ask(origin.request())
-    directory = origin.gateway.route_cache
-    assert directory._visitors.known and directory._routes.known
+    route_cache = origin.gateway.route_cache
+    assert route_cache._visitors.known and route_cache._routes.known
     origin.gateway.revocation.channel_lost()
-    assert not directory._visitors.known and not directory._routes.known
+    assert not route_cache._visitors.known and not route_cache._routes.known
     origin.facts.visitors.clear()
     assert status((await origin.ask(origin.request()))[0]) == 401
 
 
-async def test_a_drain_lets_an_upload_finish_and_takes_nobody_new() -> None:
+async def test_a_drain_waits_for_an_upload_and_accepts_no_new_request() -> None:
     async def taking(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await upstream.read_head(reader)
         await reader.readexactly(10)
@@ -186,11 +186,11 @@ async def test_a_drain_lets_an_upload_finish_and_takes_nobody_new() -> None:
         client.send("body." + made.request("/next"))
         head, body = await client.response()
         assert body == b"taken" and "connection: close" in head.lower()
-        assert await client.rest() == b""  # the next request is not taken up
+        assert await client.rest() == b""  # the next request is not accepted
         await asyncio.wait_for(draining, PATIENCE)
 
 
-async def test_a_drain_serves_those_who_still_stand_in_the_queue() -> None:
+async def test_a_drain_serves_connections_in_the_listen_queue() -> None:
     async with world(timeouts=DRAINING) as made:
         queue = [socket.create_connection(("127.0.0.1", made.gateway.port)) for _ in range(20)]
         for each in queue[:10]:
@@ -210,7 +210,7 @@ async def send_while_draining(made: World, clients: list[socket.socket]) -> None
         client.sendall(made.request().encode())
 
 
-async def _visit(gateway: Standalone) -> int:
+async def _request_status(gateway: GatewayProcess) -> int:
     client = Client(*await asyncio.open_connection("127.0.0.1", gateway.port))
     client.send(request(gateway))
     try:
@@ -219,29 +219,29 @@ async def _visit(gateway: Standalone) -> int:
         client.close()
 
 
-async def test_a_gateway_takes_over_from_another_and_hardly_anybody_notices(tmp_path: Path) -> None:
-    ide = Upstream(tmp_path / "ide.sock", answering(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
+async def test_a_gateway_takes_over_a_port_with_at_most_one_reset_per_client(tmp_path: Path) -> None:
+    ide = Upstream(tmp_path / "ide.sock", respond_with(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
     await ide.start()
-    over, seen, reset = asyncio.Event(), [], []
+    stop, statuses, resets = asyncio.Event(), [], []
 
-    async def visiting(gateway: Standalone) -> None:
-        while not over.is_set():
+    async def send_requests(gateway: GatewayProcess) -> None:
+        while not stop.is_set():
             try:
-                seen.append(await _visit(gateway))
-            except ConnectionResetError:  # it came between the last look at the queue and its end
-                reset.append(gateway)
+                statuses.append(await _request_status(gateway))
+            except ConnectionResetError:  # it connected after the last accept, before the queue closed
+                resets.append(gateway)
 
     async with contextlib.AsyncExitStack() as old:
-        # A request may come late on a busy machine: the old gateway waits for it longer than it would in use.
-        patient = {"linger": PATIENCE / 2, "drain": PATIENCE / 2}
-        first = await old.enter_async_context(standalone(upstream=ide.address, **patient))
-        async with standalone(upstream=ide.address, port=first.port) as second:
-            crowd = [asyncio.create_task(visiting(second)) for _ in range(8)]
-            await until(lambda: len(seen) > 100, "visits")
+        # On a busy machine, a request may arrive late, so the old gateway waits longer than by default.
+        long_waits = {"linger": PATIENCE / 2, "drain": PATIENCE / 2}
+        first = await old.enter_async_context(gateway_process(upstream=ide.address, **long_waits))
+        async with gateway_process(upstream=ide.address, port=first.port) as second:
+            clients = [asyncio.create_task(send_requests(second)) for _ in range(8)]
+            await until(lambda: len(statuses) > 100, "responses")
             await old.aclose()  # drains, and ends
-            many = len(seen)
-            await until(lambda: len(seen) > many + 100, "visits of the second gateway")
-            over.set()
-            await asyncio.gather(*crowd)
-    assert set(seen) == {200} and len(reset) <= 8
+            before = len(statuses)
+            await until(lambda: len(statuses) > before + 100, "responses of the second gateway")
+            stop.set()
+            await asyncio.gather(*clients)
+    assert set(statuses) == {200} and len(resets) <= 8
     await ide.stop()

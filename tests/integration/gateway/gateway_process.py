@@ -1,6 +1,7 @@
-"""A gateway in a process of its own, with facts kept in memory, that tells about itself.
+"""A gateway in a separate process, with an in-memory database, that reports its resource use.
 
-Run as a module it is that process: it reads its options from the command line, and one command a line.
+Run as a module, this file is that process. It reads its options from the command line, and one
+command per line from standard input.
 """
 
 import asyncio
@@ -33,24 +34,24 @@ from codehub.gateway.server import Gateway
 from tests.integration.gateway.harness import (
     ALICE,
     KEY,
+    LONG_TIMEOUTS,
     MINE,
-    PATIENT,
     SESSION,
     Client,
-    Facts,
-    MemoryTickets,
-    hash_of,
+    InMemoryFacts,
+    InMemoryTickets,
+    session_hash,
 )
 from tests.services import free_port
 from tests.waiting import PATIENCE
 
-FOREVER = 4_000_000_000.0
+FAR_FUTURE = 4_000_000_000.0
 IMAGE = "other-ide"
 
 
 @contextlib.contextmanager
-def many_descriptors() -> Iterator[None]:
-    """Thousands of sockets in this process, and in those that it starts."""
+def raised_descriptor_limit() -> Iterator[None]:
+    """Allow thousands of sockets in this process and in its children."""
     before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     yield
@@ -58,8 +59,8 @@ def many_descriptors() -> Iterator[None]:
 
 
 @dataclass
-class Standalone:
-    """The test's end of it."""
+class GatewayProcess:
+    """Client of the process, as a test uses it."""
 
     process: asyncio.subprocess.Process
     port: int
@@ -73,43 +74,43 @@ class Standalone:
     def platform(self) -> str:
         return f"localhost:{self.port}"
 
-    async def tell(self, command: str) -> Any:
+    async def send_command(self, command: str) -> Any:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(command.encode() + b"\n")
         return json.loads(await asyncio.wait_for(self.process.stdout.readline(), PATIENCE))
 
-    async def census(self) -> dict[str, Any]:
-        """What it holds: descriptors, tasks, entries of its tables, objects by type."""
-        found: dict[str, Any] = await self.tell("census")
+    async def resources(self) -> dict[str, Any]:
+        """Return the number of its descriptors, tasks, table entries and objects by type."""
+        found: dict[str, Any] = await self.send_command("resources")
         return found
 
     async def connect(self, tls: ssl.SSLContext | None = None) -> Client:
         name = "localhost" if tls else None
         return Client(*await asyncio.open_connection("127.0.0.1", self.port, ssl=tls, server_hostname=name))
 
-    async def waiting(self) -> int:
-        """Return how many addresses and upstreams have something that waits for its turn."""
-        return int(await self.tell("waiting"))
+    async def waiting_groups(self) -> int:
+        """Return how many addresses and upstreams have work that waits for its turn."""
+        return int(await self.send_command("waiting groups"))
 
     async def cpu_seconds(self) -> float:
         """Return the processor time that its loop has used."""
-        return float(await self.tell("cpu"))
+        return float(await self.send_command("cpu"))
 
-    async def turns_begin(self) -> None:
-        """Begin to time the turns of its loop."""
-        await self.tell("turns begin")
+    async def start_timing_turns(self) -> None:
+        """Start to measure the turns of its event loop."""
+        await self.send_command("start timing turns")
 
-    async def turns_end(self) -> list[float]:
-        """Return the processor time of each turn of its loop since then."""
-        turns: list[float] = await self.tell("turns end")
+    async def stop_timing_turns(self) -> list[float]:
+        """Return the processor time of each turn of its event loop since the start."""
+        turns: list[float] = await self.send_command("stop timing turns")
         return turns
 
     async def elapse(self, seconds: float) -> None:
-        """Bring each connection's deadline nearer, as if this time had passed."""
-        await self.tell(f"elapse {seconds}")
+        """Move each connection's deadline closer, as if this time had passed."""
+        await self.send_command(f"elapse {seconds}")
 
     def resident(self) -> int:
-        """Bytes of memory that no other process shares."""
+        """Return the bytes of memory that no other process shares."""
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()
         return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
 
@@ -118,8 +119,8 @@ class Standalone:
 
 
 @contextlib.asynccontextmanager
-async def standalone(**options: Any) -> AsyncIterator[Standalone]:
-    """`upstream` is the address of the workspace MINE; the rest are options of `_Held`."""
+async def gateway_process(**options: Any) -> AsyncIterator[GatewayProcess]:
+    """Run the process. `upstream` is the address of MINE. `_CommandServer` names the other options."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __spec__.name, json.dumps(options),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24,
@@ -127,7 +128,7 @@ async def standalone(**options: Any) -> AsyncIterator[Standalone]:
     assert process.stdin is not None and process.stdout is not None
     try:
         port = json.loads(await asyncio.wait_for(process.stdout.readline(), PATIENCE))
-        yield Standalone(process, port, is_secure="tls" in options and options["tls"] is not None)
+        yield GatewayProcess(process, port, is_secure="tls" in options and options["tls"] is not None)
         process.stdin.close()
         assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
     finally:
@@ -136,36 +137,36 @@ async def standalone(**options: Any) -> AsyncIterator[Standalone]:
             await process.wait()
 
 
-class _Turns:
-    """The processor time of each turn of the loop, which does not rest meanwhile.
+class _TurnTimer:
+    """Timer of the event loop's turns, which keeps the loop from sleeping.
 
-    Garbage is not collected either: one collection takes as long as hundreds of turns.
+    It also disables garbage collection: one collection takes as long as hundreds of turns.
     """
 
     def __init__(self) -> None:
-        self._seen: list[float] = []
+        self._times: list[float] = []
         self._is_on = False
 
-    def begin(self) -> None:
-        self._seen.clear()
+    def start(self) -> None:
+        self._times.clear()
         self._is_on = True
         gc.collect()
         gc.disable()
         self._mark()
 
     def _mark(self) -> None:
-        self._seen.append(time.thread_time())
+        self._times.append(time.thread_time())
         if self._is_on:
             asyncio.get_running_loop().call_soon(self._mark)
 
-    def end(self) -> list[float]:
+    def stop(self) -> list[float]:
         self._is_on = False
         gc.enable()
-        return [after - before for before, after in pairwise(self._seen)]
+        return [after - before for before, after in pairwise(self._times)]
 
 
-class _Held:
-    """The gateway in this process."""
+class _CommandServer:
+    """The gateway in this process, and the commands that a test sends to it."""
 
     def __init__(
         self,
@@ -193,14 +194,14 @@ class _Held:
             limits=Limits(2, 100),
             max_connections=max_connections,
             max_connections_per_address=max_connections_per_address,
-            timeouts=replace(PATIENT, **timeouts),  # type: ignore[arg-type]
+            timeouts=replace(LONG_TIMEOUTS, **timeouts),  # type: ignore[arg-type]
         )
         self.upstream = upstream
-        self.turns = _Turns()
-        self.facts = Facts()
-        self.gateway = Gateway(config, self.facts, MemoryTickets(), KEY)
-        self.gateway.route_cache._answered_at = math.inf  # the push channel never falls silent
-        self.facts.visitors[hash_of(SESSION)] = Visitor(ALICE, "alice", FOREVER)
+        self.turns = _TurnTimer()
+        self.facts = InMemoryFacts()
+        self.gateway = Gateway(config, self.facts, InMemoryTickets(), KEY)
+        self.gateway.route_cache._answered_at = math.inf  # the push channel always answers
+        self.facts.visitors[session_hash(SESSION)] = Visitor(ALICE, "alice", FAR_FUTURE)
         self.set_phase(Phase.RUNNING)
 
     def set_phase(self, phase: Phase) -> None:
@@ -208,21 +209,21 @@ class _Held:
         self.facts.routes[MINE] = Route(MINE, ALICE, phase, Operation.NONE, upstream, IMAGE)
         self.gateway.revocation.route_changed(MINE)
 
-    def census(self) -> dict[str, Any]:
+    def resources(self) -> dict[str, Any]:
         gc.collect()
         gateway = self.gateway
         route_cache, open_connections = gateway.route_cache, gateway.open_connections
         return {
             "descriptors": len(os.listdir("/proc/self/fd")),
             "tasks": len(asyncio.all_tasks()),
-            "objects": Counter(f"{type(it).__module__}.{type(it).__name__}" for it in gc.get_objects()),
+            "objects": Counter(f"{type(item).__module__}.{type(item).__name__}" for item in gc.get_objects()),
             "tables": {
                 "connections": len(gateway._connections),
-                "tasks of it": len(gateway._tasks),
+                "tasks of the server": len(gateway._tasks),
                 "idle upstreams": sum(map(len, gateway.pool._idle.values())),
                 "pool": len(gateway.pool._idle),
-                "live sessions": len(open_connections._of_session),
-                "live workspaces": len(open_connections._of_workspace),
+                "connected sessions": len(open_connections._of_session),
+                "connected workspaces": len(open_connections._of_workspace),
                 "visitors": len(route_cache._visitors.known),
                 "routes": len(route_cache._routes.known),
                 "lookups": len(route_cache._visitors._lookups) + len(route_cache._routes._lookups),
@@ -236,19 +237,19 @@ class _Held:
         async with self.gateway.listening():
             print(json.dumps(self.gateway.port), flush=True)
             async for line in _lines():
-                print(json.dumps(self._obey(line)), flush=True)
+                print(json.dumps(self._execute(line)), flush=True)
 
-    def _obey(self, command: str) -> object:
-        if command == "census":
-            return self.census()
-        if command == "waiting":
+    def _execute(self, command: str) -> object:
+        if command == "resources":
+            return self.resources()
+        if command == "waiting groups":
             return len(self.gateway.turns._groups)
         if command == "cpu":
             return time.thread_time()
-        if command == "turns begin":
-            return self.turns.begin()
-        if command == "turns end":
-            return self.turns.end()
+        if command == "start timing turns":
+            return self.turns.start()
+        if command == "stop timing turns":
+            return self.turns.stop()
         if command.startswith("elapse "):
             for connection in self.gateway._connections:
                 connection.deadline -= float(command.split()[1])
@@ -267,7 +268,7 @@ async def _lines() -> AsyncIterator[str]:
 
 async def _main() -> None:
     log.configure("gateway", "error")
-    await _Held(**json.loads(sys.argv[1])).serve()
+    await _CommandServer(**json.loads(sys.argv[1])).serve()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The gateway with a real PostgreSQL and Redis: pushes, tickets, activity, the gate."""
+"""The gateway with real PostgreSQL and Redis: pushes, tickets, activity and the gate."""
 
 import asyncio
 import socket
@@ -41,7 +41,7 @@ LIMITS = Limits(1, 100)
 
 
 class Installation:
-    """A served gateway on a real schema, with one user, one session and one workspace."""
+    """Gateway on a real schema, with one user, one session and one workspace."""
 
     def __init__(self, directory: Path, engine: AsyncEngine, database_url: str, redis_url: str) -> None:
         self.engine = engine
@@ -108,8 +108,8 @@ class Installation:
         assert self.serving is not None
         await asyncio.wait_for(self.serving, PATIENCE)
 
-    async def silences(self) -> list[float]:
-        """For how many seconds each worker has not been heard."""
+    async def report_ages(self) -> list[float]:
+        """Return the seconds since the last report of each worker."""
         async with self.engine.connect() as conn:
             reports = (await gateway_reports.read_reports(conn)).values()
         return [report.silence.total_seconds() for report in reports if not report.ended]
@@ -125,23 +125,23 @@ class Installation:
         finally:
             client.close()
 
-    async def answers(self, cookie: str, expected: int) -> None:
-        """Wait until the workspace's own origin answers with this status."""
+    async def wait_for_status(self, cookie: str, expected: int) -> None:
+        """Wait until the workspace's origin returns this status."""
 
-        async def seen() -> int:
+        async def current_status() -> int:
             return status((await self.ask(self.host, "/", cookie, ""))[0])
 
-        await eventually(seen, f"a {expected}", lambda code: code == expected)
+        await eventually(current_status, f"a {expected}", lambda code: code == expected)
 
-    async def knock(self, more: str = NAVIGATE) -> tuple[str, bytes]:
+    async def visit(self, more: str = NAVIGATE) -> tuple[str, bytes]:
         return await self.ask(self.platform, f"/w/{self.workspace_id}/", f"session={self.session}", more)
 
     @property
     def host(self) -> str:
         return self.config.origins.workspace_host(self.workspace_id)
 
-    async def come_in(self) -> str:
-        """The workspace cookie, by the whole way through the entrance."""
+    async def enter(self) -> str:
+        """Enter the workspace through all redirects, and return its cookie."""
         browser = Browser(self, self.session)
         answer = await browser.navigate(
             await browser.find_ticket(f"{self.config.origins.entry_url(self.workspace_id)}/")
@@ -169,9 +169,9 @@ async def served(database_url: str, redis_url: str) -> AsyncIterator[Installatio
             await engine.dispose()
 
 
-async def test_the_whole_way_in_with_real_services(served: Installation) -> None:
+async def test_a_workspace_is_entered_with_real_services(served: Installation) -> None:
     await served.run()
-    cookie = await served.come_in()
+    cookie = await served.enter()
     head, body = await served.ask(served.host, "/", cookie)
     assert (status(head), body) == (200, b"hello")
 
@@ -183,7 +183,7 @@ async def test_logout_is_pushed_to_open_connections(served: Installation) -> Non
         await reader.read()
 
     await served.run()
-    cookie = await served.come_in()
+    cookie = await served.enter()
     served.ide.script = endless
     client = await served.connect()
     client.send(f"GET / HTTP/1.1\r\nHost: {served.host}\r\nCookie: {cookie}\r\n\r\n")
@@ -191,13 +191,13 @@ async def test_logout_is_pushed_to_open_connections(served: Installation) -> Non
     async with served.engine.begin() as conn:
         await sessions.end_session(conn, sessions.hash_session_id(served.session))
     await client.rest()
-    await until(lambda: served.ide.open == 0, "the upstream to be let go")
+    await until(lambda: served.ide.open == 0, "the upstream connection to be closed")
     assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 401
 
 
-async def _change(served: Installation, changes: AccountChanges, spare: bytes | None = None) -> None:
+async def _change(served: Installation, changes: AccountChanges, keep: bytes | None = None) -> None:
     now = datetime.now(UTC)
-    await accounts.change_account(served.engine, served.user_id, changes, keep=spare, actor=CLI, now=now)
+    await accounts.change_account(served.engine, served.user_id, changes, keep=keep, actor=CLI, now=now)
 
 
 async def _new_password(served: Installation) -> None:
@@ -215,7 +215,7 @@ async def _deletion(served: Installation) -> None:
 
 
 async def test_a_recovery_by_a_form_is_in_the_audit_log(served: Installation) -> None:
-    """A page without script does not go through the API."""
+    """Forms of pages without scripts do not call the API."""
     await served.change(phase="ERROR", error_reason="Timeout", error_message="too slow")
     source = PostgresSource(served.engine, Limits(2, 2), woke=lambda: None)
     alice = Actor.person(served.user_id, "alice", Role.USER, "192.0.2.7")
@@ -233,11 +233,11 @@ async def _stop(served: Installation) -> None:
     await served.change(phase="STANDBY", desired_state="STANDBY", upstream=None)
 
 
-@pytest.mark.parametrize("withdraw", [_new_password, _new_role, _deletion, _stop])
-async def test_a_leave_that_is_withdrawn_cuts_open_streams(
-    served: Installation, withdraw: Callable[[Installation], Awaitable[None]]
+@pytest.mark.parametrize("revoke", [_new_password, _new_role, _deletion, _stop])
+async def test_a_revoked_permission_closes_open_streams(
+    served: Installation, revoke: Callable[[Installation], Awaitable[None]]
 ) -> None:
-    """By the push: nothing looks at open streams from time to time."""
+    """Only a push can close them, because the gateway does not poll open streams."""
 
     async def endless(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if b"upgrade: websocket" in await upstream.read_head(reader):
@@ -247,20 +247,20 @@ async def test_a_leave_that_is_withdrawn_cuts_open_streams(
         await reader.read()
 
     await served.run()
-    cookie = await served.come_in()
+    cookie = await served.enter()
     served.ide.script = endless
     upgrade = f"Connection: Upgrade\r\nUpgrade: websocket\r\nOrigin: http://{served.host}\r\n"
     clients = [await served.connect() for _ in range(2)]
     for client, more in zip(clients, ("", upgrade), strict=True):
         client.send(f"GET / HTTP/1.1\r\nHost: {served.host}\r\nCookie: {cookie}\r\n{more}\r\n")
         await client.head()
-    await withdraw(served)
+    await revoke(served)
     await asyncio.gather(*(client.rest() for client in clients))
-    await until(lambda: served.ide.open == 0, "the upstream to be let go")
+    await until(lambda: served.ide.open == 0, "the upstream connection to be closed")
 
 
-async def test_a_spared_session_keeps_what_is_open(served: Installation) -> None:
-    """Whoever sets a new password stays where they are; their other sessions do not."""
+async def test_a_new_password_keeps_the_streams_of_the_session_that_set_it(served: Installation) -> None:
+    """The other sessions of the user end."""
     go_on = asyncio.Event()
 
     async def endless(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -270,46 +270,46 @@ async def test_a_spared_session_keeps_what_is_open(served: Installation) -> None
         writer.write(b"3\r\nyes\r\n0\r\n\r\n")
 
     await served.run()
-    spared, cookies = served.session, [await served.come_in()]
+    kept, cookies = served.session, [await served.enter()]
     async with served.engine.begin() as conn:
         served.session = await sessions.open_session(conn, served.user_id, datetime.now(UTC))
-    cookies.append(await served.come_in())
+    cookies.append(await served.enter())
     served.ide.script = endless
-    staying, leaving = [await served.connect() for _ in cookies]
-    for client, cookie in zip((staying, leaving), cookies, strict=True):
+    kept_stream, ended_stream = [await served.connect() for _ in cookies]
+    for client, cookie in zip((kept_stream, ended_stream), cookies, strict=True):
         client.send(f"GET / HTTP/1.1\r\nHost: {served.host}\r\nCookie: {cookie}\r\n\r\n")
         await client.head()
-    await _change(served, AccountChanges(password="another password"), sessions.hash_session_id(spared))
-    await leaving.rest()
-    assert status((await served.knock())[0]) == 302  # to sign in: the pushes have been heard
+    await _change(served, AccountChanges(password="another password"), sessions.hash_session_id(kept))
+    await ended_stream.rest()
+    assert status((await served.visit())[0]) == 302  # to the login: the gateway has received the pushes
     go_on.set()
-    assert await staying.reader.readuntil(b"0\r\n\r\n") == b"3\r\nyes\r\n0\r\n\r\n"
-    staying.close()
+    assert await kept_stream.reader.readuntil(b"0\r\n\r\n") == b"3\r\nyes\r\n0\r\n\r\n"
+    kept_stream.close()
 
 
-async def test_a_route_that_changes_is_pushed(served: Installation) -> None:
+async def test_a_changed_route_is_pushed(served: Installation) -> None:
     await served.run()
-    cookie = await served.come_in()
+    cookie = await served.enter()
     assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 200
     await served.change(phase="STANDBY", upstream=None)
-    await served.answers(cookie, 503)
+    await served.wait_for_status(cookie, 503)
 
 
 async def test_a_navigation_wakes_through_the_gate_within_the_limit(served: Installation) -> None:
     await served.change(phase="STANDBY")
-    assert status((await served.knock(""))[0]) == 503
-    head, body = await served.knock()
+    assert status((await served.visit(""))[0]) == 503
+    head, body = await served.visit()
     assert status(head) == 200 and b"<progress" in body
     async with served.engine.connect() as conn:
         found = (await conn.execute(workspaces.select().where(workspaces.c.id == served.workspace_id))).one()
     assert found.desired_state == "RUNNING"
-    assert status((await served.knock())[0]) == 200
+    assert status((await served.visit())[0]) == 200
     assert b"\ncodehub_gateway_wakes_total 1.0\n" in served.metrics.exposition()[0], (
         "a second tab wakes nothing"
     )
     first, served.workspace_id = served.workspace_id, await served.create("two")
     await served.change(phase="STANDBY")
-    head, body = await served.knock()
+    head, body = await served.visit()
     assert status(head) == 502
     assert first.encode() in body and b">Stop<" in body
 
@@ -318,12 +318,12 @@ async def test_a_deleted_workspace_is_not_found(served: Installation) -> None:
     await served.run()
     async with served.engine.begin() as conn:
         await gate.delete(conn, served.workspace_id, actor="alice", now=datetime.now(UTC))
-    assert status((await served.knock())[0]) == 404
+    assert status((await served.visit())[0]) == 404
 
 
-async def test_a_push_channel_that_was_cut_comes_back(served: Installation) -> None:
+async def test_a_lost_push_channel_reconnects(served: Installation) -> None:
     await served.run()
-    cookie = await served.come_in()
+    cookie = await served.enter()
     assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 200
     admin = await asyncpg.connect(asyncpg_dsn(served.config.database_url))
     cut = (
@@ -334,12 +334,12 @@ async def test_a_push_channel_that_was_cut_comes_back(served: Installation) -> N
     await served.engine.dispose()
     await admin.execute("DELETE FROM sessions")
     await admin.close()
-    await served.answers(cookie, 401)
+    await served.wait_for_status(cookie, 401)
 
 
 async def test_activity_reaches_redis(served: Installation, redis_url: str) -> None:
     await served.run()
-    cookie = await served.come_in()
+    cookie = await served.enter()
     before = time.time()
     await served.ask(served.host, "/asset.js", cookie, "")
     redis: Redis = Redis.from_url(redis_url)
@@ -351,8 +351,8 @@ async def test_activity_reaches_redis(served: Installation, redis_url: str) -> N
 
 
 @asynccontextmanager
-async def taking_nothing(redis_url: str) -> AsyncIterator[None]:
-    """Have Redis answer what is read and refuse what is written, as one does that is out of memory."""
+async def rejecting_writes(redis_url: str) -> AsyncIterator[None]:
+    """Make Redis accept reads and reject writes, as it does without free memory."""
     redis: Redis = Redis.from_url(redis_url)
     await redis.config_set("maxmemory", 1)
     try:
@@ -362,77 +362,79 @@ async def taking_nothing(redis_url: str) -> AsyncIterator[None]:
         await redis.aclose()
 
 
-async def test_a_redis_that_takes_nothing_leaves_the_worker_unheard(
+async def test_a_worker_that_cannot_flush_to_redis_sends_no_report(
     served: Installation, redis_url: str
 ) -> None:
-    """An empty set would make everybody look idle."""
+    """A report without its activity would make workspaces look idle."""
     await served.run()
-    cookie = await served.come_in()
-    async with taking_nothing(redis_url):
+    cookie = await served.enter()
+    async with rejecting_writes(redis_url):
         before = time.time()
         await served.ask(served.host, "/asset.js", cookie, "")
-        await eventually(served.silences, "the worker to be missed", lambda found: found[0] > 1)
+        await eventually(served.report_ages, "the reports to stop", lambda found: found[0] > 1)
     redis: Redis = Redis.from_url(redis_url)
-    await eventually(served.silences, "the worker to be heard again", lambda found: found[0] < 1)
+    await eventually(served.report_ages, "the reports to resume", lambda found: found[0] < 1)
     seen = await ActivityLog(redis).read()
-    assert seen.uses[served.workspace_id] >= before, "what was seen is kept meanwhile"
+    assert seen.uses[served.workspace_id] >= before, "activity is kept until then"
     await redis.aclose()
 
 
-async def test_a_worker_is_waited_for_until_it_has_handed_over_everything(
+async def test_a_worker_that_stops_flushes_its_activity_and_ends_its_registration(
     served: Installation, redis_url: str
 ) -> None:
-    assert len(await served.silences()) == 1, "known since before its port answered"
+    assert len(await served.report_ages()) == 1, "registered before its port answers"
     await served.run()
-    cookie = await served.come_in()
+    cookie = await served.enter()
     before = time.time()
     await served.ask(served.host, "/asset.js", cookie, "")
     await served.stop()
     redis: Redis = Redis.from_url(redis_url)
     assert (await ActivityLog(redis).read()).uses[served.workspace_id] >= before
-    assert await served.silences() == []
+    assert await served.report_ages() == []
     await redis.aclose()
 
 
-async def test_a_worker_that_cannot_hand_over_its_last_is_missed(
+async def test_a_worker_that_stops_without_its_last_flush_stays_registered(
     served: Installation, redis_url: str
 ) -> None:
     await served.run()
-    cookie = await served.come_in()
-    async with taking_nothing(redis_url):
+    cookie = await served.enter()
+    async with rejecting_writes(redis_url):
         await served.ask(served.host, "/asset.js", cookie, "")
         await served.stop()
-    assert len(await served.silences()) == 1
+    assert len(await served.report_ages()) == 1
 
 
-async def test_a_redis_that_lost_activity_gets_it_again_until_it_is_carried(
+async def test_activity_that_redis_lost_is_sent_again_until_it_is_in_the_database(
     served: Installation, redis_url: str
 ) -> None:
     await served.run()
-    cookie = await served.come_in()
+    cookie = await served.enter()
     before = time.time()
     await served.ask(served.host, "/asset.js", cookie, "")
     redis: Redis = Redis.from_url(redis_url)
 
-    async def flushed(what: str, enough: Callable[[ActivitySnapshot], bool]) -> ActivitySnapshot:
-        return await eventually(ActivityLog(redis).read, what, enough)
+    async def wait_for_flush(what: str, holds: Callable[[ActivitySnapshot], bool]) -> ActivitySnapshot:
+        return await eventually(ActivityLog(redis).read, what, holds)
 
     for _ in range(2):
-        seen = await flushed("the request", lambda seen: seen.uses.get(served.workspace_id, 0) >= before)
+        seen = await wait_for_flush(
+            "the request", lambda seen: seen.uses.get(served.workspace_id, 0) >= before
+        )
         await redis.delete(KEY)
-    seen = await flushed("the request", lambda seen: seen.uses.get(served.workspace_id, 0) >= before)
+    seen = await wait_for_flush("the request", lambda seen: seen.uses.get(served.workspace_id, 0) >= before)
 
     async with served.engine.begin() as conn:
         await gateway_reports.update_reports(conn, seen.flushes, ())
     [(gateway_id, number)] = seen.flushes.items()
-    await flushed("the next report", lambda seen: seen.flushes[gateway_id] > number + 1)
+    await wait_for_flush("the next report", lambda seen: seen.flushes[gateway_id] > number + 1)
     await redis.delete(KEY)
-    seen = await flushed("another flush", lambda seen: gateway_id in seen.flushes)
-    assert not seen.uses, "what is in the database is not sent again"
+    seen = await wait_for_flush("another flush", lambda seen: gateway_id in seen.flushes)
+    assert not seen.uses, "activity in the database is not sent again"
     await redis.aclose()
 
 
-async def test_the_first_gateway_restarts_the_clocks_and_a_second_one_does_not(served: Installation) -> None:
+async def test_the_first_gateway_resets_idle_times_and_a_second_one_does_not(served: Installation) -> None:
     long_ago = datetime(2026, 1, 1, tzinfo=UTC)
     registry = gateway_reports.GatewayRegistry(served.config.database_url)
     await served.run()
@@ -452,16 +454,16 @@ async def test_the_first_gateway_restarts_the_clocks_and_a_second_one_does_not(s
     assert await last_access_after("first-again") > long_ago
 
 
-async def test_a_gateway_whose_port_is_taken_is_not_waited_for(served: Installation) -> None:
+async def test_a_gateway_whose_port_is_in_use_leaves_no_registration(served: Installation) -> None:
     await served.stop()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        config = replace(served.config, port=taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = replace(served.config, port=listener.getsockname()[1])
         with pytest.raises(OSError, match="in use"):
             await serve(config, stop=asyncio.Event(), ready=lambda: None)
-    assert await served.silences() == []
+    assert await served.report_ages() == []
 
 
-async def test_a_worker_that_fails_hands_over_and_is_not_waited_for(served: Installation) -> None:
+async def test_a_worker_that_fails_leaves_no_registration(served: Installation) -> None:
     await served.stop()
 
     def fail() -> None:
@@ -469,10 +471,10 @@ async def test_a_worker_that_fails_hands_over_and_is_not_waited_for(served: Inst
 
     with pytest.raises(ExceptionGroup):
         await serve(served.config, stop=asyncio.Event(), ready=fail)
-    assert await served.silences() == []
+    assert await served.report_ages() == []
 
 
-async def test_activity_grows_and_newer_activity_survives_a_removal(redis_url: str) -> None:
+async def test_activity_only_moves_forward_and_a_removal_keeps_newer_activity(redis_url: str) -> None:
     redis: Redis = Redis.from_url(redis_url)
     activity = ActivityLog(redis)
     await activity.flush({"a": 100.25, "b": 100.0}, "g", 1)
@@ -488,7 +490,7 @@ async def test_activity_grows_and_newer_activity_survives_a_removal(redis_url: s
     await redis.aclose()
 
 
-async def test_a_ticket_is_consumed_once_whoever_comes_first(redis_url: str) -> None:
+async def test_parallel_requests_consume_a_ticket_once(redis_url: str) -> None:
     redis: Redis = Redis.from_url(redis_url)
     ticket = Ticket("00" * 32, "01w", "01w.localhost", "11" * 32)
     token = await tickets.issue(redis, ticket, 30)

@@ -1,4 +1,4 @@
-"""Fifty opens at once: never more than the limit allows, and one wish however many tabs."""
+"""Fifty visits at once never exceed the limit, and tabs of one workspace cause one start."""
 
 import asyncio
 import os
@@ -28,8 +28,8 @@ from tests.waiting import PATIENCE, until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-class FrontDoor:
-    """A user before a gateway of `codehub serve`, and the database behind it."""
+class Visitor:
+    """User of a gateway of `codehub serve`, with access to its database."""
 
     def __init__(self, engine: AsyncEngine, user_id: str, session: str, port: int) -> None:
         self.engine = engine
@@ -37,8 +37,8 @@ class FrontDoor:
         self._session = session
         self._port = port
 
-    async def asleep(self, name: str) -> str:
-        """A new workspace in STANDBY."""
+    async def create_standby(self, name: str) -> str:
+        """Create a workspace in STANDBY, and return its id."""
         async with self.engine.begin() as conn:
             made = await gate.create(
                 conn, owner_id=self._user_id, name=name, description="", image_ref="code-server",
@@ -49,7 +49,7 @@ class FrontDoor:
         return made.id
 
     async def open(self, workspace_id: str) -> tuple[int, str]:
-        """A navigation: its status, and its page."""
+        """Navigate to a workspace. Return the status and the page."""
         client = Client(*await asyncio.open_connection("127.0.0.1", self._port))
         client.send(
             f"GET /w/{workspace_id}/ HTTP/1.1\r\nHost: localhost:{self._port}\r\n"
@@ -60,6 +60,7 @@ class FrontDoor:
         return status(head), body.decode()
 
     async def press(self, action: str) -> int:
+        """Submit a form without fields. Return the status."""
         client = Client(*await asyncio.open_connection("127.0.0.1", self._port))
         client.send(
             f"POST {action} HTTP/1.1\r\nHost: localhost:{self._port}\r\nOrigin: http://localhost:{self._port}\r\n"
@@ -71,7 +72,7 @@ class FrontDoor:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedGateway:
     """`codehub serve gateway` with two workers, on a real PostgreSQL."""
 
     engine: AsyncEngine
@@ -79,7 +80,9 @@ class Served:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(services: Services, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+async def served(
+    services: Services, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[ServedGateway]:
     url, port = await services.migrated_database(), free_port()
     engine = create_engine(url)
     await installation.ensure(engine, "01installation000000000000", 2_000_000)
@@ -94,7 +97,7 @@ async def served(services: Services, tmp_path_factory: pytest.TempPathFactory) -
     try:
         await until(lambda: process.returncode is not None or _listens(port), "the gateway to listen")
         assert process.returncode is None
-        yield Served(engine, port)
+        yield ServedGateway(engine, port)
     finally:
         if process.returncode is None:
             process.terminate()
@@ -104,13 +107,13 @@ async def served(services: Services, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def front_door(served: Served, request: pytest.FixtureRequest) -> FrontDoor:
-    """A user of each test's own."""
+async def visitor(served: ServedGateway, request: pytest.FixtureRequest) -> Visitor:
+    """A new user for each test."""
     name = request.node.name[5:25].replace("_", "-")
     account = await accounts.create_account(served.engine, name, "password!", actor=CLI, now=utc_now())
     async with served.engine.begin() as conn:
         session = await sessions.open_session(conn, account.id, utc_now())
-    return FrontDoor(served.engine, account.id, session, served.port)
+    return Visitor(served.engine, account.id, session, served.port)
 
 
 def _listens(port: int) -> bool:
@@ -118,38 +121,38 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def test_fifty_opens_at_once_wake_no_more_than_the_limit_allows(front_door: FrontDoor) -> None:
-    asleep = [await front_door.asleep(f"number {n}") for n in range(50)]
-    strangers = await asyncio.gather(*(front_door.open("0" * 26) for _ in range(40)))
-    assert {code for code, _ in strangers} == {404}  # every connection to the database is open by now
-    pages = await asyncio.gather(*(front_door.open(workspace_id) for workspace_id in asleep))
+async def test_fifty_visits_at_once_wake_no_more_workspaces_than_the_limit(visitor: Visitor) -> None:
+    standby = [await visitor.create_standby(f"number {n}") for n in range(50)]
+    unknown = await asyncio.gather(*(visitor.open("0" * 26) for _ in range(40)))
+    assert {code for code, _ in unknown} == {404}  # opens every connection to the database
+    pages = await asyncio.gather(*(visitor.open(workspace_id) for workspace_id in standby))
     loading = [body for code, body in pages if code == 200]
     refused = [body for code, body in pages if code == 502]
     assert (len(loading), len(refused)) == (2, 48)
     assert all("<progress" in body for body in loading)
     assert all("Too many workspaces are running" in body for body in refused)
     running = select(workspaces.c.id).where(
-        workspaces.c.desired_state == "RUNNING", workspaces.c.id.in_(asleep)
+        workspaces.c.desired_state == "RUNNING", workspaces.c.id.in_(standby)
     )
-    async with front_door.engine.connect() as conn:
-        wished = (await conn.scalars(running)).all()
-    assert len(wished) == 2
-    _, again = await front_door.open(next(each for each in asleep if each not in wished))
-    assert all(f"/api/v1/workspaces/{each}" in again for each in wished)  # each with its stop button
+    async with visitor.engine.connect() as conn:
+        started = (await conn.scalars(running)).all()
+    assert len(started) == 2
+    _, page = await visitor.open(next(each for each in standby if each not in started))
+    assert all(f"/api/v1/workspaces/{each}" in page for each in started)  # each with its stop button
 
-    stop = re.findall(r'action="([^"]+)"', again)[0]
-    assert await front_door.press(unescape(stop)) == 303
-    async with front_door.engine.connect() as conn:
+    stop = re.findall(r'action="([^"]+)"', page)[0]
+    assert await visitor.press(unescape(stop)) == 303
+    async with visitor.engine.connect() as conn:
         assert len((await conn.scalars(running)).all()) == 1
 
 
-async def test_fifty_tabs_of_one_workspace_make_one_wish(front_door: FrontDoor) -> None:
-    workspace_id = await front_door.asleep("only one")
-    pages = await asyncio.gather(*(front_door.open(workspace_id) for _ in range(50)))
+async def test_fifty_tabs_of_one_workspace_cause_one_start(visitor: Visitor) -> None:
+    workspace_id = await visitor.create_standby("only one")
+    pages = await asyncio.gather(*(visitor.open(workspace_id) for _ in range(50)))
     assert {code for code, _ in pages} == {200}
-    async with front_door.engine.connect() as conn:
-        wishes = select(timeline.c.event).where(
+    async with visitor.engine.connect() as conn:
+        query = select(timeline.c.event).where(
             timeline.c.workspace_id == workspace_id, timeline.c.event != "created"
         )
-        told = (await conn.scalars(wishes)).all()
-    assert len(told) == 1
+        events = (await conn.scalars(query)).all()
+    assert len(events) == 1
