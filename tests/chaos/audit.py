@@ -1,4 +1,4 @@
-"""What the database itself logs of every write: who, in which epoch, fenced or not; and what it must show."""
+"""Audit log of every write, which database triggers fill, and the rules that it must satisfy."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,22 +14,22 @@ AUDITED = ("workspaces", "timeline", "archives", "gc_orphans")
 
 STATEMENTS = (
     """
-    CREATE TABLE audit_reigns (
-        epoch bigint PRIMARY KEY, who text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp()
+    CREATE TABLE audit_terms (
+        epoch bigint PRIMARY KEY, db_role text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp()
     )
     """,
     """
     CREATE TABLE audit_writes (
         id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
         at timestamptz NOT NULL DEFAULT clock_timestamp(),
-        txid bigint NOT NULL, who text NOT NULL, epoch bigint NOT NULL, fenced boolean NOT NULL,
-        place text NOT NULL, was jsonb, became jsonb
+        txid bigint NOT NULL, db_role text NOT NULL, epoch bigint NOT NULL, fenced boolean NOT NULL,
+        table_name text NOT NULL, old_row jsonb, new_row jsonb
     )
     """,
     """
-    CREATE FUNCTION audit_reign() RETURNS trigger LANGUAGE plpgsql AS $$
+    CREATE FUNCTION audit_term() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        INSERT INTO audit_reigns (epoch, who) VALUES (NEW.epoch, session_user);
+        INSERT INTO audit_terms (epoch, db_role) VALUES (NEW.epoch, session_user);
         RETURN NULL;
     END $$
     """,
@@ -37,7 +37,7 @@ STATEMENTS = (
     """
     CREATE FUNCTION audit_write() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        INSERT INTO audit_writes (txid, who, epoch, fenced, place, was, became)
+        INSERT INTO audit_writes (txid, db_role, epoch, fenced, table_name, old_row, new_row)
         SELECT txid_current(), session_user, leadership.epoch,
             EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND granted
                     AND relation = 'leadership'::regclass AND mode = 'RowShareLock'),
@@ -46,14 +46,14 @@ STATEMENTS = (
         RETURN NULL;
     END $$
     """,
-    # Who stands by shows only in the moments in which it tries to take office, which are few and short.
+    # A standby coordinator is visible only in the short moments in which it tries to become leader.
     """
-    CREATE FUNCTION audit_campaigns(who text) RETURNS boolean LANGUAGE plpgsql AS $$
+    CREATE FUNCTION audit_campaigns(candidate text) RETURNS boolean LANGUAGE plpgsql AS $$
     BEGIN
-        FOR look IN 1..200 LOOP
+        FOR attempt IN 1..200 LOOP
             PERFORM pg_stat_clear_snapshot();
             IF EXISTS (SELECT FROM pg_stat_activity
-                       WHERE usename = who AND query ILIKE '%pg_try_advisory_lock%') THEN
+                       WHERE usename = candidate AND query ILIKE '%pg_try_advisory_lock%') THEN
                 RETURN true;
             END IF;
             PERFORM pg_sleep(0.003);
@@ -61,9 +61,9 @@ STATEMENTS = (
         RETURN false;
     END $$
     """,
-    "CREATE TRIGGER audit_reign AFTER UPDATE ON leadership FOR EACH ROW "
-    "WHEN (OLD.epoch IS DISTINCT FROM NEW.epoch) EXECUTE FUNCTION audit_reign()",
-    # Deferred to the commit: a transaction that outlives its leader's epoch is caught, too.
+    "CREATE TRIGGER audit_term AFTER UPDATE ON leadership FOR EACH ROW "
+    "WHEN (OLD.epoch IS DISTINCT FROM NEW.epoch) EXECUTE FUNCTION audit_term()",
+    # Deferred to the commit, so that it catches a transaction that outlives its leader's epoch.
     *(
         f"CREATE CONSTRAINT TRIGGER audit_write AFTER INSERT OR UPDATE OR DELETE ON {table} "
         "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION audit_write()"
@@ -79,19 +79,21 @@ async def install(conn: AsyncConnection) -> None:
 
 @dataclass(frozen=True)
 class Write:
+    """One audited write, with the role that made it and the epoch in which it committed."""
+
     id: int
     txid: int
-    who: str
+    db_role: str
     epoch: int
     fenced: bool
-    place: str
-    was: dict[str, Any] | None
-    became: dict[str, Any] | None
+    table_name: str
+    old_row: dict[str, Any] | None
+    new_row: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation from its claim to its end, as the rows tell it."""
+    """One operation from its claim to its end, as the rows show it."""
 
     workspace_id: str
     operation: str
@@ -107,57 +109,58 @@ async def last_write(conn: AsyncConnection) -> int:
 
 
 async def writes_since(conn: AsyncConnection, bookmark: int) -> list[Write]:
-    query = "SELECT id, txid, who, epoch, fenced, place, was, became FROM audit_writes WHERE id > :id"
-    rows = await conn.execute(text(f"{query} ORDER BY id"), {"id": bookmark})
+    columns = "id, txid, db_role, epoch, fenced, table_name, old_row, new_row"
+    query = f"SELECT {columns} FROM audit_writes WHERE id > :id ORDER BY id"
+    rows = await conn.execute(text(query), {"id": bookmark})
     return [Write(**row) for row in rows.mappings()]
 
 
-async def reigns(conn: AsyncConnection) -> dict[int, str]:
-    """Epoch -> whose it is."""
-    rows = await conn.execute(text("SELECT epoch, who FROM audit_reigns"))
-    return {row.epoch: row.who for row in rows}
+async def terms(conn: AsyncConnection) -> dict[int, str]:
+    """Return the role of the leader of each epoch."""
+    rows = await conn.execute(text("SELECT epoch, db_role FROM audit_terms"))
+    return {row.epoch: row.db_role for row in rows}
 
 
-def check_office(writes: Iterable[Write], reigns: dict[int, str], coordinators: set[str]) -> None:
-    """Each write of a coordinator was fenced, and committed in an epoch of its own."""
+def check_fencing(writes: Iterable[Write], terms: dict[int, str], coordinators: set[str]) -> None:
+    """Check that each write of a coordinator was fenced and committed in one of its own epochs."""
     for write in writes:
-        if write.who in coordinators:
+        if write.db_role in coordinators:
             assert write.fenced, f"written without the fence: {write}"
-            assert reigns[write.epoch] == write.who, f"written by a stale leader: {write}\n{reigns}"
+            assert terms[write.epoch] == write.db_role, f"written by a stale leader: {write}\n{terms}"
 
 
 def check_single_writer(writes: Iterable[Write], coordinators: set[str]) -> None:
-    """Only the coordinators touch operations; and nobody moves a wish under an operation."""
+    """Check that only coordinators change operations, and that desired_state is fixed during one."""
     for write in writes:
-        if write.place != "workspaces" or write.was is None or write.became is None:
+        if write.table_name != "workspaces" or write.old_row is None or write.new_row is None:
             continue
-        moved = write.was["op_id"] != write.became["op_id"]
-        assert not moved or write.who in coordinators, write
-        if write.was["operation"] != "NONE":
-            assert write.was["desired_state"] == write.became["desired_state"], write
+        moved = write.old_row["op_id"] != write.new_row["op_id"]
+        assert not moved or write.db_role in coordinators, write
+        if write.old_row["operation"] != "NONE":
+            assert write.old_row["desired_state"] == write.new_row["desired_state"], write
 
 
 def operations(writes: Iterable[Write]) -> list[Operation]:
-    """Every operation; fails unless each went NONE -> operation -> NONE exactly once."""
+    """Return every operation; fail unless each went NONE -> operation -> NONE exactly once."""
     under_way: dict[str, Operation] = {}
     done: list[Operation] = []
     for write in writes:
-        if write.place != "workspaces" or write.was is None or write.became is None:
+        if write.table_name != "workspaces" or write.old_row is None or write.new_row is None:
             continue
-        was, became = write.was, write.became
-        if was["op_id"] == became["op_id"]:
-            assert was["operation"] == became["operation"], f"changed under its op_id: {write}"
+        old, new = write.old_row, write.new_row
+        if old["op_id"] == new["op_id"]:
+            assert old["operation"] == new["operation"], f"changed under its op_id: {write}"
             continue
-        if was["op_id"] is None:
-            assert was["id"] not in under_way, f"claimed twice: {write}"
-            under_way[was["id"]] = _claimed(write, became)
+        if old["op_id"] is None:
+            assert old["id"] not in under_way, f"claimed twice: {write}"
+            under_way[old["id"]] = _claimed(write, new)
         else:
-            assert became["op_id"] is None, f"claimed over another operation: {write}"
-            claim = under_way.pop(was["id"])
-            assert claim.op_id == was["op_id"], write
+            assert new["op_id"] is None, f"claimed over another operation: {write}"
+            claim = under_way.pop(old["id"])
+            assert claim.op_id == old["op_id"], write
             done.append(Operation(**{**vars(claim), "ended": write}))
     assert not under_way, f"claimed and never ended: {list(under_way.values())}"
-    repeated = [op_id for op_id, count in Counter(one.op_id for one in done).items() if count > 1]
+    repeated = [op_id for op_id, count in Counter(operation.op_id for operation in done).items() if count > 1]
     assert not repeated, f"claimed more than once: {repeated}"
     return done
 
@@ -169,33 +172,37 @@ def _claimed(write: Write, row: dict[str, Any]) -> Operation:
 
 
 def check_archiving(operations: Iterable[Operation]) -> None:
-    """Each archive has an archive_op_id of its own, which its operation ends with."""
-    made = [one for one in operations if one.archive_op_id is not None]
-    assert len({one.archive_op_id for one in made}) == len(made)
-    for one in made:
-        assert one.ended is not None and one.ended.became is not None
-        assert one.ended.became["archive_key"] == archive_key(one.workspace_id, one.archive_op_id or "")
+    """Check that each archive has its own archive_op_id, with which its operation ends."""
+    made = [operation for operation in operations if operation.archive_op_id is not None]
+    assert len({operation.archive_op_id for operation in made}) == len(made)
+    for operation in made:
+        assert operation.ended is not None and operation.ended.new_row is not None
+        assert operation.ended.new_row["archive_key"] == archive_key(
+            operation.workspace_id, operation.archive_op_id or ""
+        )
 
 
 def check_timeline(writes: list[Write], operations: Iterable[Operation]) -> None:
-    """Each claim and each end is told once, in the transaction that made it true; and nothing failed."""
-    told = [
-        write.became | {"txid": write.txid} for write in writes if write.place == "timeline" and write.became
+    """Check that each claim and each end has one entry, of the same transaction, and nothing failed."""
+    entries = [
+        write.new_row | {"txid": write.txid}
+        for write in writes
+        if write.table_name == "timeline" and write.new_row
     ]
-    events = Counter(event["event"] for event in told if event["actor"] == "controller")
+    events = Counter(event["event"] for event in entries if event["actor"] == "controller")
     assert set(events) <= {"claimed", "finished", "archived"}, [
         event
-        for event in told
+        for event in entries
         if event["event"] not in ("claimed", "finished", "archived", "wish", "created")
     ]
     expected = Counter[tuple[int, str, str, str]]()
-    for one in operations:
-        assert one.ended is not None
-        expected[(one.claimed.txid, one.workspace_id, "claimed", one.operation)] += 1
-        expected[(one.ended.txid, one.workspace_id, "finished", one.operation)] += 1
+    for operation in operations:
+        assert operation.ended is not None
+        expected[(operation.claimed.txid, operation.workspace_id, "claimed", operation.operation)] += 1
+        expected[(operation.ended.txid, operation.workspace_id, "finished", operation.operation)] += 1
     found = Counter(
         (event["txid"], event["workspace_id"], event["event"], event["operation"])
-        for event in told
+        for event in entries
         if event["event"] in ("claimed", "finished")
     )
     assert found == expected, (found - expected, expected - found)

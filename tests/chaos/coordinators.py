@@ -1,4 +1,4 @@
-"""Two coordinators as processes of their own, on a PostgreSQL and a Redis that a test may kill."""
+"""Coordinator processes on an installation whose PostgreSQL and Redis a test may kill."""
 
 import contextlib
 import json
@@ -37,10 +37,10 @@ T = TypeVar("T")
 
 OWNER = "u1"
 PASSWORD = "of a coordinator in a test"
-DATABASE_TROUBLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError)
+DATABASE_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError)
 
-RHYTHM = {
-    # An hour: what must be acted on in seconds is acted on because of hints and resyncs, or not at all.
+COORDINATOR_SETTINGS = {
+    # An hour, so that only hints and resyncs can start an operation within seconds.
     "COORDINATOR_IDLE_INTERVAL": "3600",
     "COORDINATOR_ACTIVE_INTERVAL": "0.2",
     "COORDINATOR_ACTIVE_DURATION": "0.5",
@@ -61,12 +61,12 @@ LOCK_HOLDERS = """
 
 
 async def eventually(ask: Callable[[], Awaitable[T | None]], what: str, every: float = 0.05) -> T:
-    """Return the first true answer; a database that is down has none yet."""
+    """Return the first true answer; errors of a database that is down count as no answer."""
 
     async def look() -> T | Exception | None:
         try:
             return await ask()
-        except DATABASE_TROUBLE as error:
+        except DATABASE_ERRORS as error:
             return error
 
     def answers(seen: T | Exception | None) -> bool:
@@ -79,7 +79,7 @@ async def eventually(ask: Callable[[], Awaitable[T | None]], what: str, every: f
 
 @dataclass(frozen=True)
 class Coordinator:
-    """One process. It has a database role of its own, so that each session tells whose it is."""
+    """Coordinator process. Its own database role identifies its sessions."""
 
     role: str
     process: subprocess.Popen[bytes]
@@ -94,17 +94,19 @@ class Coordinator:
         if number is signal.SIGKILL:
             self.process.wait(waiting.PATIENCE)
 
-    def said(self) -> list[str]:
+    def log_lines(self) -> list[str]:
         return self.log.read_text(errors="replace").splitlines()
 
-    def told(self, *events: str, **facts: object) -> int:
-        """How often it has logged one of these events with these facts."""
-        entries = [json.loads(line) for line in self.said() if line.startswith("{") and line.endswith("}")]
+    def count_logged(self, *events: str, **facts: object) -> int:
+        """Return how often it has logged one of these events with these facts."""
+        entries = [
+            json.loads(line) for line in self.log_lines() if line.startswith("{") and line.endswith("}")
+        ]
         return sum(entry["event"] in events and facts.items() <= entry.items() for entry in entries)
 
 
-class Site:
-    """One installation: its disks, its PostgreSQL and Redis, and the coordinators that were started on it."""
+class Installation:
+    """Disks, PostgreSQL, Redis, and the coordinators that were started on them."""
 
     def __init__(self) -> None:
         self.data_dir = short_temp_dir()
@@ -117,18 +119,18 @@ class Site:
     @classmethod
     @contextlib.contextmanager
     def running(cls) -> Iterator[Self]:
-        site = cls()
+        installation = cls()
         try:
-            run(site._open())
-            yield site
+            run(installation._open())
+            yield installation
         finally:
-            for coordinator in site.coordinators:
+            for coordinator in installation.coordinators:
                 coordinator.send(signal.SIGKILL)
-            site.redis.stop()
-            site.postgres.stop()
-            dead = "every process of the site to end"
-            waiting.wait_for(lambda: not kill_processes_of(site.data_dir), dead)
-            shutil.rmtree(site.data_dir)
+            installation.redis.stop()
+            installation.postgres.stop()
+            ended = "every process of the installation to end"
+            waiting.wait_for(lambda: not kill_processes_of(installation.data_dir), ended)
+            shutil.rmtree(installation.data_dir)
 
     async def _open(self) -> None:
         (self.data_dir / "images.toml").write_text(images_toml())
@@ -152,7 +154,7 @@ class Site:
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Self]:
-        """With connections that belong to the event loop of this test."""
+        """Open connections that belong to the event loop of this test."""
         self._engine = create_engine(self.postgres.url)
         try:
             yield self
@@ -166,7 +168,7 @@ class Site:
     async def start_coordinator(self) -> Coordinator:
         role = f"coordinator_{len(self.coordinators) + 1}"
         async with self.engine.begin() as conn:
-            # As in production it may end the session of another coordinator, which is the same role there.
+            # A superuser may end another coordinator's session; in production both have the same role.
             await conn.execute(text(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD '{PASSWORD}'"))
         log = self.data_dir / "logs" / f"{role}.log"
         with log.open("ab") as output:
@@ -184,7 +186,7 @@ class Site:
     def _environment(self, role: str) -> dict[str, str]:
         return {
             **os.environ,
-            **RHYTHM,
+            **COORDINATOR_SETTINGS,
             "DATABASE_URL": self.url_of(role),
             "REDIS_URL": self.redis.url,
             "CODEHUB_DATA_DIR": str(self.data_dir),
@@ -196,13 +198,13 @@ class Site:
     def alive(self) -> list[Coordinator]:
         return [coordinator for coordinator in self.coordinators if coordinator.alive]
 
-    def named(self, role: str) -> Coordinator:
+    def by_role(self, role: str) -> Coordinator:
         (found,) = [coordinator for coordinator in self.coordinators if coordinator.role == role]
         return found
 
     async def leader(self) -> Coordinator:
-        """Who holds the lock, says so in the leadership row, and is alive; waits until someone does."""
-        return await eventually(self._leader, f"a leader\n{self.last_words()}")
+        """Wait for a coordinator that lives, holds the lock and is in the leadership row."""
+        return await eventually(self._leader, f"a leader\n{self.log_tails()}")
 
     async def standby(self) -> Coordinator:
         leader = await self.leader()
@@ -217,7 +219,7 @@ class Site:
         try:
             return await eventually(other, f"another leader than {than.role}")
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{await self._sessions()}\n{self.last_words()}") from error
+            raise AssertionError(f"{error}\n{await self._sessions()}\n{self.log_tails()}") from error
 
     async def _sessions(self) -> str:
         query = (
@@ -234,52 +236,53 @@ class Site:
         async def later() -> bool:
             return await self.epoch() > than
 
-        await eventually(later, f"a later epoch than {than}\n{self.last_words()}")
+        await eventually(later, f"a later epoch than {than}\n{self.log_tails()}")
 
     async def _leader(self) -> Coordinator | None:
-        assert self.alive, f"every coordinator has ended\n{self.last_words()}"
+        assert self.alive, f"every coordinator has ended\n{self.log_tails()}"
         holders = await self.rows(LOCK_HOLDERS, lock=AdvisoryLock.LEADER.value)
-        assert len(holders) <= 1, f"{holders} lead at once"
+        assert len(holders) <= 1, f"{holders} lead at the same time"
         (office,) = await self.rows("SELECT epoch, holder, backend_pid FROM leadership")
         if not holders or holders[0]["pid"] != office["backend_pid"]:
             return None
-        leader = self.named(holders[0]["usename"])
+        leader = self.by_role(holders[0]["usename"])
         assert str(office["holder"]).endswith(f":{leader.process.pid}"), (office, leader)
         return leader if leader.alive else None
 
-    async def refill(self) -> None:
-        """Start what is missing of two coordinators."""
+    async def start_missing(self) -> None:
+        """Start coordinators until two are alive."""
         while len(self.alive) < 2:
             await self.start_coordinator()
 
-    async def complete(self) -> None:
-        """Wait until one leads and one stands by."""
-        await self.refill()
+    async def wait_for_leader_and_standby(self) -> None:
+        """Wait until one coordinator leads and the other campaigns."""
+        await self.start_missing()
         standby = await self.standby()
 
         async def stands_by() -> bool:
-            (row,) = await self.rows("SELECT audit_campaigns(:who)", who=standby.role)
+            (row,) = await self.rows("SELECT audit_campaigns(:role)", role=standby.role)
             return bool(row["audit_campaigns"])
 
-        await eventually(stands_by, f"{standby.role} to stand by\n{self.last_words()}")
+        await eventually(stands_by, f"{standby.role} to stand by\n{self.log_tails()}")
 
-    def last_words(self) -> str:
-        tails = (f"== {one.role}\n" + "\n".join(one.said()[-15:]) for one in self.coordinators[-3:])
+    def log_tails(self) -> str:
+        last = self.coordinators[-3:]
+        tails = (f"== {each.role}\n" + "\n".join(each.log_lines()[-15:]) for each in last)
         return "\n".join(tails)
 
 
 def images_toml() -> str:
-    """One image: an IDE whose command line says whose it is."""
+    """Return one image, whose IDE has its workspace's id in its command line."""
     command = ["/usr/bin/python3", "-c", IDE, "{socket}", "{workspace_id}"]
     return f'[[image]]\nname = "tiny"\ndefault = true\nready_path = "/"\nprocess = {json.dumps(command)}\n'
 
 
 def running_ides() -> dict[str, list[int]]:
-    """Workspace -> the processes of its IDE, as the kernel knows them and not as CodeHub does."""
+    """Return the processes of each workspace's IDE, according to the kernel."""
     found: dict[str, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it ended while we looked
+            with contextlib.suppress(OSError):  # it has ended meanwhile
                 words = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
                 if len(words) == 5 and words[2] == IDE.encode():
                     found.setdefault(words[-1].decode(), []).append(int(entry.name))

@@ -1,4 +1,4 @@
-"""What happens to coordinators and their servers. Each makes sure that it did happen."""
+"""Disturbances of coordinators and their servers, each of which waits until it has taken effect."""
 
 import asyncio
 import signal
@@ -10,10 +10,10 @@ import asyncpg
 from redis.asyncio import Redis
 from sqlalchemy import text
 
-from tests.chaos.coordinators import OWNER, Coordinator, Site, eventually
+from tests.chaos.coordinators import OWNER, Coordinator, Installation, eventually
 from tests.waiting import PATIENCE
 
-Disturbance = Callable[[Site], Awaitable[None]]
+Disturbance = Callable[[Installation], Awaitable[None]]
 
 LISTENS = "(query ILIKE 'LISTEN%' OR query = 'SELECT 1')"
 SESSIONS = {
@@ -23,51 +23,51 @@ SESSIONS = {
 }
 
 
-async def busy(site: Site, operations: int = 2) -> None:
-    """Wait until several operations are under way, so that what follows comes in between."""
+async def wait_until_busy(installation: Installation, operations: int = 2) -> None:
+    """Wait until several operations are under way, so that a disturbance interrupts them."""
 
     async def enough() -> bool:
-        (row,) = await site.rows("SELECT count(*) AS n FROM workspaces WHERE operation <> 'NONE'")
+        (row,) = await installation.rows("SELECT count(*) AS n FROM workspaces WHERE operation <> 'NONE'")
         return int(row["n"]) >= operations
 
     await eventually(enough, f"{operations} operations under way", every=0.01)
 
 
-async def kill_the_leader(site: Site) -> None:
-    leader = await site.leader()
+async def kill_the_leader(installation: Installation) -> None:
+    leader = await installation.leader()
     leader.send(signal.SIGKILL)
-    await site.another_leader(leader)
-    await site.refill()
+    await installation.another_leader(leader)
+    await installation.start_missing()
 
 
-async def kill_the_standby(site: Site) -> None:
-    leader = await site.leader()
-    standby = await site.standby()
+async def kill_the_standby(installation: Installation) -> None:
+    leader = await installation.leader()
+    standby = await installation.standby()
     standby.send(signal.SIGKILL)
-    assert await site.leader() is leader
-    await site.refill()
+    assert await installation.leader() is leader
+    await installation.start_missing()
 
 
 @asynccontextmanager
-async def no_new_sessions(site: Site, coordinator: Coordinator) -> AsyncIterator[None]:
-    """What this coordinator has open stays open, but it cannot connect anew."""
-    async with site.engine.begin() as conn:
+async def no_new_sessions(installation: Installation, coordinator: Coordinator) -> AsyncIterator[None]:
+    """Reject new connections of this coordinator; open ones stay open."""
+    async with installation.engine.begin() as conn:
         await conn.execute(text(f"ALTER ROLE {coordinator.role} NOLOGIN"))
     try:
         yield
     finally:
-        async with site.engine.begin() as conn:
+        async with installation.engine.begin() as conn:
             await conn.execute(text(f"ALTER ROLE {coordinator.role} LOGIN"))
 
 
 @asynccontextmanager
-async def statement_under_way(site: Site, coordinator: Coordinator) -> AsyncIterator[None]:
-    """A fenced transaction of this coordinator that stands in the middle of a statement.
+async def statement_under_way(installation: Installation, coordinator: Coordinator) -> AsyncIterator[None]:
+    """Hold a fenced transaction of this coordinator open in the middle of a statement.
 
-    A process may be stopped when it has sent half of one. The server takes that for a busy session, not
-    for an idle one, and ends it neither by its timeouts nor by itself.
+    A process may be stopped when it has sent half of a statement. PostgreSQL then counts the session as
+    active, so no idle timeout ends it.
     """
-    connection = await asyncpg.connect(site.url_of(coordinator.role))
+    connection = await asyncpg.connect(installation.url_of(coordinator.role))
     await connection.execute("BEGIN")
     await connection.fetch("SELECT epoch FROM leadership FOR SHARE")
     statement = asyncio.create_task(connection.execute("SELECT pg_sleep(3600)"))
@@ -78,113 +78,113 @@ async def statement_under_way(site: Site, coordinator: Coordinator) -> AsyncIter
         await asyncio.gather(statement, return_exceptions=True)
 
 
-async def hang_the_leader(site: Site) -> None:
-    """Stopped until the other leads; when it wakes up it finds that its term is over."""
-    leader = await site.leader()
-    async with statement_under_way(site, leader):
-        await _hang(site, leader)
+async def hang_the_leader(installation: Installation) -> None:
+    """Stop the leader until the other coordinator leads; it must find its term over when it resumes."""
+    leader = await installation.leader()
+    async with statement_under_way(installation, leader):
+        await _hang(installation, leader)
 
 
-async def _hang(site: Site, leader: Coordinator) -> None:
-    epoch = await site.epoch()
+async def _hang(installation: Installation, leader: Coordinator) -> None:
+    epoch = await installation.epoch()
 
     async def gave_up() -> int:
-        return leader.told("this leadership term is over", "leadership is given up", epoch=epoch)
+        return leader.count_logged("this leadership term is over", "leadership is given up", epoch=epoch)
 
     leader.send(signal.SIGSTOP)
     try:
         age = "SELECT extract(epoch FROM clock_timestamp() - heartbeat_at)::float8 AS seconds FROM leadership"
-        (row,) = await site.rows(age)
-        looked_at = time.monotonic()
-        await site.another_leader(leader)
-        silent = row["seconds"] + time.monotonic() - looked_at
+        (row,) = await installation.rows(age)
+        queried_at = time.monotonic()
+        await installation.another_leader(leader)
+        silent = row["seconds"] + time.monotonic() - queried_at
         assert silent > 19, f"evicted although its heartbeat was fresh: {silent:.1f} s"
     finally:
         leader.send(signal.SIGCONT)
     await eventually(gave_up, f"{leader.role} to give up epoch {epoch}")
 
 
-async def end_lock_session(site: Site) -> None:
-    epoch = await site.epoch()
-    await _terminate(site, "lock")
-    await site.later_epoch(epoch)
+async def end_lock_session(installation: Installation) -> None:
+    epoch = await installation.epoch()
+    await _terminate(installation, "lock")
+    await installation.later_epoch(epoch)
 
 
-async def end_listener_session(site: Site) -> None:
-    epoch = await site.epoch()
-    await _terminate(site, "listener")
-    assert await site.epoch() == epoch
+async def end_listener_session(installation: Installation) -> None:
+    epoch = await installation.epoch()
+    await _terminate(installation, "listener")
+    assert await installation.epoch() == epoch
 
 
-async def end_pool_sessions(site: Site) -> None:
-    await _terminate(site, "pool")
+async def end_pool_sessions(installation: Installation) -> None:
+    await _terminate(installation, "pool")
 
 
-async def _terminate(site: Site, kind: str) -> None:
-    leader = await site.leader()
+async def _terminate(installation: Installation, kind: str) -> None:
+    leader = await installation.leader()
     query = (
-        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = :who AND {SESSIONS[kind]}"
+        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = :role AND {SESSIONS[kind]}"
     )
 
     async def ended() -> bool:
-        return any(row["pg_terminate_backend"] for row in await site.rows(query, who=leader.role))
+        return any(row["pg_terminate_backend"] for row in await installation.rows(query, role=leader.role))
 
     await eventually(ended, f"a session of the leader to end: {kind}")
 
 
-async def restart_postgres_fast(site: Site) -> None:
-    await _restart_postgres(site, signal.SIGINT)
+async def restart_postgres_fast(installation: Installation) -> None:
+    await _restart_postgres(installation, signal.SIGINT)
 
 
-async def restart_postgres_immediate(site: Site) -> None:
-    await _restart_postgres(site, signal.SIGQUIT)
+async def restart_postgres_immediate(installation: Installation) -> None:
+    await _restart_postgres(installation, signal.SIGQUIT)
 
 
-async def kill_postgres(site: Site) -> None:
-    await _restart_postgres(site, signal.SIGKILL)
+async def kill_postgres(installation: Installation) -> None:
+    await _restart_postgres(installation, signal.SIGKILL)
 
 
-async def _restart_postgres(site: Site, number: signal.Signals) -> None:
-    epoch = await site.epoch()
-    assert site.postgres.process is not None
-    site.postgres.process.send_signal(number)
-    await asyncio.to_thread(site.postgres.process.wait, PATIENCE)
-    await site.postgres.start()
-    await site.later_epoch(epoch)
+async def _restart_postgres(installation: Installation, number: signal.Signals) -> None:
+    epoch = await installation.epoch()
+    assert installation.postgres.process is not None
+    installation.postgres.process.send_signal(number)
+    await asyncio.to_thread(installation.postgres.process.wait, PATIENCE)
+    await installation.postgres.start()
+    await installation.later_epoch(epoch)
 
 
-async def restart_redis(site: Site) -> None:
-    await asyncio.to_thread(site.redis.stop)
-    await site.redis.start()
-    await _hears_events(site)
+async def restart_redis(installation: Installation) -> None:
+    await asyncio.to_thread(installation.redis.stop)
+    await installation.redis.start()
+    await _wait_for_event(installation)
 
 
-async def kill_redis(site: Site) -> None:
-    assert site.redis.process is not None
-    site.redis.process.kill()
-    await asyncio.to_thread(site.redis.process.wait, PATIENCE)
-    await site.redis.start()
-    await _hears_events(site)
+async def kill_redis(installation: Installation) -> None:
+    assert installation.redis.process is not None
+    installation.redis.process.kill()
+    await asyncio.to_thread(installation.redis.process.wait, PATIENCE)
+    await installation.redis.start()
+    await _wait_for_event(installation)
 
 
-async def flush_redis(site: Site) -> None:
-    async with Redis.from_url(site.redis.url) as client:
+async def flush_redis(installation: Installation) -> None:
+    async with Redis.from_url(installation.redis.url) as client:
         await client.set("something", "to lose")
         await client.flushall()
         assert await client.dbsize() == 0
-    await _hears_events(site)
+    await _wait_for_event(installation)
 
 
-async def _hears_events(site: Site) -> None:
-    """What happens to workspaces is published again."""
-    async with Redis.from_url(site.redis.url) as client, client.pubsub() as channel:
+async def _wait_for_event(installation: Installation) -> None:
+    """Wait until a change of a workspace is published again."""
+    async with Redis.from_url(installation.redis.url) as client, client.pubsub() as channel:
         await channel.subscribe(f"codehub:sse:{OWNER}")
 
-        async def heard() -> bool:
+        async def received() -> bool:
             message = await channel.get_message(ignore_subscribe_messages=True, timeout=1)
             return message is not None and b"workspace_updated" in message["data"]
 
-        await eventually(heard, "an event from Redis")
+        await eventually(received, "an event from Redis")
 
 
 EACH: tuple[Disturbance, ...] = (

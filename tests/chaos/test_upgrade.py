@@ -1,4 +1,4 @@
-"""An upgraded CodeHub adopts the workspaces and storage jobs that the version before left running."""
+"""An upgraded CodeHub adopts the workspaces and storage jobs that the former version left running."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.owner import Owner
 from tests.services import System, processes_of
 from tests.waiting import wait_for
 
-BEFORE = "ed51c6f29c746fd9c0de6fd02b5f4e2445be01b9"
+FORMER_COMMIT = "ed51c6f29c746fd9c0de6fd02b5f4e2445be01b9"
 """The last commit in which packages and modules had their former names."""
 ROOT = Path(__file__).parents[2]
 MARK = "an IDE that an upgrade leaves alone"
@@ -34,7 +34,7 @@ SETTINGS = {
 
 
 class UpgradedSystem(System):
-    """A system that runs the version before until `upgrade`."""
+    """System that runs the former version until `upgrade`."""
 
     def __init__(self, tree: Path, environment: dict[str, str]) -> None:
         super().__init__(environment)
@@ -51,8 +51,8 @@ class UpgradedSystem(System):
         self.start()
 
 
-class Tar:
-    """A `tar` for storage jobs that waits until it may begin."""
+class BlockingTar:
+    """`tar` for storage jobs that waits until the test lets it begin."""
 
     def __init__(self, directory: Path) -> None:
         self._waiting, self._may_begin = directory / "waiting", directory / "may-begin"
@@ -81,28 +81,28 @@ class Tar:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as it was before."""
-    directory = tmp_path_factory.mktemp("before")
-    archive = directory / "before.tar"
+    """Unpack the package of the former version."""
+    directory = tmp_path_factory.mktemp("former")
+    archive = directory / "former.tar"
     done = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", "--output", str(archive), BEFORE, "codehub"], capture_output=True
+        ["git", "-C", str(ROOT), "archive", "--output", str(archive), FORMER_COMMIT, "codehub"],
+        capture_output=True,
     )
     if done.returncode:
-        pytest.skip(
-            f"the commit {BEFORE[:7]} is missing: git fetch --unshallow ({done.stderr.decode()[-200:]})"
-        )
+        reason = done.stderr.decode()[-200:]
+        pytest.skip(f"the commit {FORMER_COMMIT[:7]} is missing: git fetch --unshallow ({reason})")
     with tarfile.open(archive) as packed:
         packed.extractall(directory, filter="data")
     return directory
 
 
 @pytest.fixture
-def tar(tmp_path: Path) -> Tar:
-    return Tar(tmp_path)
+def tar(tmp_path: Path) -> BlockingTar:
+    return BlockingTar(tmp_path)
 
 
 @pytest.fixture
-def system(tree: Path, tar: Tar, tmp_path: Path) -> Iterator[UpgradedSystem]:
+def system(tree: Path, tar: BlockingTar, tmp_path: Path) -> Iterator[UpgradedSystem]:
     images = tmp_path / "images.toml"
     command = json.dumps(["/usr/bin/python3", "-c", IDE, "{socket}", MARK])
     images.write_text(f'[[image]]\nname = "tiny"\nready_path = "/"\nprocess = {command}\n')
@@ -145,7 +145,7 @@ def operation_of(owner: Owner) -> tuple[Any, ...]:
     return now["operation"], now["error_count"]
 
 
-def test_running_workspaces_and_jobs_survive_an_upgrade(system: UpgradedSystem, tar: Tar) -> None:
+def test_running_workspaces_and_jobs_survive_an_upgrade(system: UpgradedSystem, tar: BlockingTar) -> None:
     running = Owner(system)
     archived, restored = (Owner(system, state="STANDBY", client=running.client) for _ in range(2))
     running.reaches("RUNNING")
@@ -157,7 +157,7 @@ def test_running_workspaces_and_jobs_survive_an_upgrade(system: UpgradedSystem, 
     (archived.home / "work").write_text("precious")
     archived.wish("ARCHIVED")
     restored.wish("STANDBY")
-    wait_for(lambda: tar.is_waiting("--create") and tar.is_waiting("--extract"), "both jobs to be at work")
+    wait_for(lambda: tar.is_waiting("--create") and tar.is_waiting("--extract"), "both jobs to run")
     before = ides(), jobs_of(system), running.story()
     assert before[0] and len(before[1]) == 2
 
@@ -173,7 +173,7 @@ def test_running_workspaces_and_jobs_survive_an_upgrade(system: UpgradedSystem, 
     archived.reaches("ARCHIVED")
     assert client.post(f"/api/v1/workspaces/{restored.id}/cancel").status_code == 200
     restored.reaches("ARCHIVED")
-    wait_for(lambda: jobs_of(system) == [], "the job of the version before to be killed")
+    wait_for(lambda: jobs_of(system) == [], "the job of the former version to be killed")
     tar.let("--extract")
     archived.goes_to("STANDBY")
     assert (archived.home / "work").read_text() == "precious"
