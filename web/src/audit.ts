@@ -1,4 +1,7 @@
-/** Entries of the audit log as sentences. The server sends codes and parameters; the text is made here. */
+/**
+ * Entries of the audit log as sentences. The server sends codes and parameters; the text is made
+ * here.
+ */
 import { exactTime, span } from "./format";
 import { messages } from "./i18n";
 import { auditEn } from "./i18n/audit.en";

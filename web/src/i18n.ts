@@ -17,7 +17,10 @@ export function chooseLanguage(cookies: string, preferred: string): Language {
 export const language = signal<Language>(chooseLanguage(document.cookie, navigator.language));
 export const messages = computed<Messages>(() => DICTIONARIES[language.value]);
 
-/** Stores the language in a cookie and not in local storage, because the gateway's pages read it too. */
+/**
+ * Stores the language in a cookie and not in local storage, because the gateway's pages read it
+ * too.
+ */
 export function setLanguage(next: Language): void {
   // biome-ignore lint/suspicious/noDocumentCookie: Firefox has no Cookie Store API
   document.cookie = `lang=${next}; path=/; max-age=${ONE_YEAR_SECONDS}; SameSite=Lax`;

@@ -6,7 +6,8 @@ export function safeNext(next: string | null, origin = location.origin): string 
   if (!next || !/^\/(?![/\\])/.test(next)) return "/";
   try {
     const url = new URL(next, origin);
-    // Browsers drop tabs and line breaks inside an address, which can turn "/<tab>/host" into "//host".
+    // Browsers drop tabs and line breaks inside an address, which can turn "/<tab>/host" into
+    // "//host".
     if (url.origin !== origin || url.pathname.startsWith("//")) return "/";
     if (url.pathname === "/login") return "/";
     return url.pathname + url.search + url.hash;

@@ -1,4 +1,6 @@
-/** The API's JSON, under the names that the dashboard uses. `npm run types` generates api-types.ts. */
+/**
+ * The API's JSON, under the names that the dashboard uses. `npm run types` generates api-types.ts.
+ */
 import type { NewWorkspace } from "./api-types";
 
 export type {

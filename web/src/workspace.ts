@@ -40,7 +40,10 @@ const SLOTS: readonly (readonly Action[])[] = [
   ["delete"],
 ];
 
-/** Returns the action of each slot, or undefined. Fixed slots keep buttons in place while others come and go. */
+/**
+ * Returns the action of each slot, or undefined. Fixed slots keep buttons in place while others
+ * come and go.
+ */
 export function actionSlots(actions: readonly Action[]): (Action | undefined)[] {
   return SLOTS.map((slot) => slot.find((action) => actions.includes(action)));
 }
@@ -82,7 +85,10 @@ function actionsWhileIdle(phase: Phase): Action[] {
 /** Returns whether the owner has to choose how to recover it, and cannot only try again. */
 export const asksHowToRecover = ({ ways_out }: Workspace) => ways_out.some((way) => way !== "look_again");
 
-/** Returns whether it has to be started before it is opened: a visit alone does not restore an archive. */
+/**
+ * Returns whether it has to be started before it is opened: a visit alone does not restore an
+ * archive.
+ */
 export function needsStartToOpen(workspace: Workspace): boolean {
   const hasNoHome = workspace.phase === "ARCHIVED" || workspace.phase === "PENDING";
   return hasNoHome && workspace.operation === "NONE" && workspace.desired_state !== "RUNNING";
@@ -133,7 +139,10 @@ const PHASE_ORDER: Record<Phase, number> = {
   DELETED: 6,
 };
 
-/** Returns whether it was ever used. A new workspace has its creation time as the time of its last use. */
+/**
+ * Returns whether it was ever used. A new workspace has its creation time as the time of its last
+ * use.
+ */
 export const wasUsed = (workspace: Workspace) => workspace.last_access_at !== workspace.created_at;
 
 /** Returns whether it runs, or is about to. */
@@ -161,7 +170,10 @@ export interface Selection {
 
 export const wordsOf = (query: string): string[] => query.toLowerCase().split(/\s+/).filter(Boolean);
 
-/** Filters and sorts workspaces. `found` are the ids that the server found: only it can search memos. */
+/**
+ * Filters and sorts workspaces. `found` are the ids that the server found: only it can search
+ * memos.
+ */
 export function select(
   workspaces: Iterable<Workspace>,
   { query, phase, sort }: Selection,

@@ -25,7 +25,7 @@ describe("a draft", () => {
     expect(field("mine")).toMatchObject({ value: "mine", dirty: false });
   });
 
-  it("keeps what was typed during the save", () => {
+  it("keeps text typed during the save", () => {
     field("old").set("mine");
     field("old").set("mine, and more");
     field("mine").saved("mine");

@@ -17,14 +17,14 @@ class FakeEventSource extends EventTarget {
   close() {
     this.readyState = 2;
   }
-  say(name: string, data: unknown) {
+  emit(name: string, data: unknown) {
     this.dispatchEvent(new MessageEvent(name, { data: JSON.stringify(data) }));
   }
 }
 
 const stream = () => FakeEventSource.opened.at(-1)!;
 const shown = () => [...live.workspaces.value.values()];
-const snapshot = (...items: Workspace[]) => stream().say("snapshot", { items, more: false });
+const snapshot = (...items: Workspace[]) => stream().emit("snapshot", { items, more: false });
 
 function answerSession(status: number) {
   const body = JSON.stringify(status === 200 ? session : { error: { code: "X", message: "" } });
@@ -52,9 +52,9 @@ describe("the live list", () => {
   it("follows snapshot, update and delete", () => {
     snapshot(workspace());
     expect(live.loaded.value).toBe(true);
-    stream().say("workspace_updated", workspace({ phase: "STANDBY" }));
+    stream().emit("workspace_updated", workspace({ phase: "STANDBY" }));
     expect(shown()[0]?.phase).toBe("STANDBY");
-    stream().say("workspace_deleted", { id: workspace().id });
+    stream().emit("workspace_deleted", { id: workspace().id });
     expect(shown()).toEqual([]);
   });
 
@@ -66,14 +66,14 @@ describe("the live list", () => {
 
   it("shows a snapshot in batches once it is complete", () => {
     snapshot(workspace({ id: "old" }));
-    stream().say("snapshot", { items: [workspace({ id: "a" })], more: true });
+    stream().emit("snapshot", { items: [workspace({ id: "a" })], more: true });
     expect(shown().map((item) => item.id)).toEqual(["old"]);
     snapshot(workspace({ id: "b" }));
     expect(shown().map((item) => item.id)).toEqual(["a", "b"]);
   });
 
   it("drops the batches of an incomplete snapshot", () => {
-    stream().say("snapshot", { items: [workspace({ id: "stale" })], more: true });
+    stream().emit("snapshot", { items: [workspace({ id: "stale" })], more: true });
     stream().onerror?.();
     snapshot(workspace({ id: "fresh" }));
     expect(shown().map((item) => item.id)).toEqual(["fresh"]);
@@ -93,10 +93,10 @@ describe("the live list", () => {
 
   it("announces a change of state, not of progress", () => {
     snapshot(workspace({ operation: "ARCHIVING", phase: "STANDBY" }));
-    stream().say("workspace_updated", workspace({ operation: "NONE", phase: "ARCHIVED" }));
+    stream().emit("workspace_updated", workspace({ operation: "NONE", phase: "ARCHIVED" }));
     expect(live.announcement.value).toBe("api-server: Archived");
     live.announcement.value = "";
-    stream().say(
+    stream().emit(
       "workspace_updated",
       workspace({ phase: "ARCHIVED", progress: { bytes: 1, total: 2, files: 1 } }),
     );

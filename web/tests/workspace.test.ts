@@ -4,7 +4,7 @@ import type { Operation, Phase, RecoveryOption } from "../src/types";
 import { actionSlots, actionsFor, asksHowToRecover, isWaiting, nextDeadline, select } from "../src/workspace";
 import { workspace } from "./samples";
 
-describe("what the owner can do", () => {
+describe("the actions of the owner", () => {
   const table: Array<[Phase, string[]]> = [
     ["RUNNING", ["open", "stop", "extend", "archive", "delete"]],
     ["STANDBY", ["open", "start", "extend", "archive", "delete"]],
@@ -90,7 +90,7 @@ describe("the slots of the buttons", () => {
   });
 });
 
-describe("what an admin can do with another user's workspace", () => {
+describe("the actions of an admin on another user's workspace", () => {
   it.each<[Phase, string[]]>([
     ["RUNNING", ["stop", "delete"]],
     ["STANDBY", ["delete"]],
@@ -134,7 +134,7 @@ describe("the list", () => {
     expect(ids({ query: "other payment", phase: "", sort: "name" })).toEqual(["c"]);
     expect(ids({ query: "item payment", phase: "", sort: "name" })).toEqual([]);
   });
-  it("shows what the server found in memos, within the phase", () => {
+  it("shows workspaces that the server found by memo, within the phase", () => {
     expect(ids({ query: "payment", phase: "", sort: "name" }, ["b"])).toEqual(["b", "c"]);
     expect(ids({ query: "payment", phase: "ERROR", sort: "name" }, ["b"])).toEqual(["c"]);
   });

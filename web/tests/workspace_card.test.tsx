@@ -17,7 +17,7 @@ const alert = () => page.querySelector("[role=alert]")?.textContent;
 const stopped = workspace({ phase: "STANDBY", desired_state: "STANDBY" });
 
 /** Renders the workspace as the server last reported it. */
-async function hear(...items: Workspace[]): Promise<void> {
+async function showReported(...items: Workspace[]): Promise<void> {
   workspaces.value = new Map(items.map((item) => [item.id, item]));
   await wait(50);
 }
@@ -76,9 +76,9 @@ describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view
     await press("start");
     expect(alert()).toContain("Too many workspaces are running.");
     const others = ["b", "c"].map((id) => workspace({ id }));
-    await hear(stopped, ...others);
+    await showReported(stopped, ...others);
     expect(alert()).toContain("Too many workspaces are running.");
-    await hear(stopped, others[0]!);
+    await showReported(stopped, others[0]!);
     expect(alert()).toBeUndefined();
   });
 
@@ -86,7 +86,7 @@ describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view
     refuse("INVALID_STATE");
     await press("start");
     expect(alert()).toContain("Not possible in this state.");
-    await hear({ ...stopped, operation: "STARTING", desired_state: "RUNNING", version: 2 });
+    await showReported({ ...stopped, operation: "STARTING", desired_state: "RUNNING", version: 2 });
     expect(alert()).toBeUndefined();
   });
 
@@ -98,7 +98,7 @@ describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view
     expect(note.querySelector("details:not([open])")?.textContent).toContain("refused");
   });
 
-  it("shows that the server does not answer, until it does", async () => {
+  it("shows that the server does not respond, until it does", async () => {
     answer(() => Promise.reject(new TypeError("no network")));
     await press("start");
     expect(alert()).toContain("No answer.");
@@ -110,7 +110,7 @@ describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view
 
   it("ignores a second click on the button that replaced it", async () => {
     const calls = vi.fn(async () => new Response(JSON.stringify(stopped), { status: 200 }));
-    await hear(workspace());
+    await showReported(workspace());
     expect(button("stop").getAttribute("aria-disabled")).toBe("true");
     answer(calls);
     await press("stop");
@@ -124,7 +124,7 @@ describe.each(Object.entries(VIEWS))("an action on a workspace, in %s", (_, view
 describe("an archived workspace's own page", () => {
   it("shows when it was archived, and the size of the archive", async () => {
     const archived = workspace({ phase: "ARCHIVED", desired_state: "ARCHIVED", has_archive: true });
-    await hear(archived);
+    await showReported(archived);
     cacheDetail(
       detailed({ ...archived, archive: { created_at: "2026-01-02T11:45:00Z", bytes: 168_000 }, home: null }),
     );
@@ -134,12 +134,12 @@ describe("an archived workspace's own page", () => {
   });
 });
 
-describe("a workspace that nobody has opened", () => {
+describe("a workspace that was never opened", () => {
   it.each(Object.entries(VIEWS))("has no time of last use, in %s", async (_, view) => {
     answer(async () => new Response("{}"));
     act(() => render(view, page));
     expect(page.querySelector(".card, .detail")!.textContent).not.toContain("Last used");
-    await hear({ ...stopped, last_access_at: "2026-01-02T00:00:00Z", version: 2 });
+    await showReported({ ...stopped, last_access_at: "2026-01-02T00:00:00Z", version: 2 });
     expect(page.querySelector(".card, .detail")!.textContent).toContain("Last used");
   });
 });
@@ -159,10 +159,10 @@ describe("the list of workspaces", () => {
   it("shows times in Korean as facts, not as requests", async () => {
     setLanguage("ko");
     const just = new Date().toISOString();
-    await hear({ ...stopped, last_access_at: just });
+    await showReported({ ...stopped, last_access_at: just });
     act(() => render(<WorkspacesPage />, page));
     expect(page.textContent).toContain("방금 사용함");
-    await hear({ ...stopped, deleted_at: just });
+    await showReported({ ...stopped, deleted_at: just });
     expect(page.textContent).toContain("방금 삭제됨");
   });
 });

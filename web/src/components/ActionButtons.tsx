@@ -86,7 +86,10 @@ function OpenLink({ workspace, className }: { workspace: Workspace; className: s
 
 const SETTLED_MILLISECONDS = 500;
 
-/** Returns whether the buttons have not changed for a moment, so that a double click cannot press a new one. */
+/**
+ * Returns whether the buttons have not changed for a moment, so that a double click cannot press a
+ * new one.
+ */
 function useSettled(actions: string): boolean {
   const [settled, setSettled] = useState(actions);
   useEffect(() => {
@@ -96,7 +99,10 @@ function useSettled(actions: string): boolean {
   return settled === actions;
 }
 
-/** Keeps the keyboard focus in the group when the pressed button disappears with the state it belonged to. */
+/**
+ * Keeps the keyboard focus in the group when the pressed button disappears with the state it
+ * belonged to.
+ */
 function useFocusKeeper(group: { current: HTMLDivElement | null }) {
   const inside = useRef(false);
   useLayoutEffect(() => {
@@ -108,7 +114,8 @@ function useFocusKeeper(group: { current: HTMLDivElement | null }) {
     },
     onFocusOut: ({ target, relatedTarget }: FocusEvent) => {
       if (group.current?.contains(relatedTarget as Node | null)) return;
-      // A browser may report the blur just before it removes the button, so check later whether it did.
+      // A browser may report the blur just before it removes the button, so check later whether it
+      // did.
       queueMicrotask(() => {
         if ((target as Element).isConnected) inside.current = false;
       });

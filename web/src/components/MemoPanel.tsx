@@ -9,7 +9,9 @@ import type { DetailedWorkspace, Workspace } from "../types";
 import { DraftButtons } from "./DraftButtons";
 import { ErrorNote } from "./ErrorNote";
 
-/** The memo. Its editor appears once it is loaded, so that a draft cannot overwrite an unread memo. */
+/**
+ * The memo. Its editor appears once it is loaded, so that a draft cannot overwrite an unread memo.
+ */
 export function MemoPanel({ workspace }: { workspace: Workspace }) {
   const { detail, error } = useDetail(workspace.id, workspace.version);
   if (detail) return <MemoEditor shown={detail} />;

@@ -21,7 +21,10 @@ function settingsDrafts(workspace: Workspace) {
 
 type Drafts = ReturnType<typeof settingsDrafts>;
 
-/** Returns the edited fields only, so that users who edit different fields do not undo each other's changes. */
+/**
+ * Returns the edited fields only, so that users who edit different fields do not undo each other's
+ * changes.
+ */
 function changesOf({ name, description, standby, archive }: Drafts): WorkspaceChanges {
   return {
     ...(name.dirty ? { name: name.value.trim() } : {}),

@@ -8,7 +8,9 @@ import { Icon } from "./Icon";
 import { ProgressBar } from "./ProgressBar";
 import { Time } from "./Time";
 
-/** The most relevant fact: the operation in progress, the error, the next deadline, or the last use. */
+/**
+ * The most relevant fact: the operation in progress, the error, the next deadline, or the last use.
+ */
 export function WorkspaceStatus({ workspace }: { workspace: Workspace }) {
   if (workspace.operation !== "NONE") return <OperationInProgress workspace={workspace} />;
   if (workspace.deleted_at) return <Deleted workspace={workspace} />;

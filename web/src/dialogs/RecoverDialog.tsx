@@ -21,7 +21,10 @@ interface Props {
   onDone: () => void;
 }
 
-/** Choice of how to recover. Nothing is preselected: only the owner chooses what replaces a lost home. */
+/**
+ * Choice of how to recover. Nothing is preselected: only the owner chooses what replaces a lost
+ * home.
+ */
 export function RecoverDialog({ workspace, onDone }: Props) {
   const text = messages.value.recover;
   const task = useTask();
@@ -50,8 +53,8 @@ export function RecoverDialog({ workspace, onDone }: Props) {
           {canRetry && (
             <Choice
               value={LOOK_AGAIN}
-              label={text.lookAgain}
-              hint={text.lookAgainHint}
+              label={text.retry}
+              hint={text.retryHint}
               choice={choice}
               onChoose={setChoice}
             />

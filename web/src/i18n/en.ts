@@ -132,7 +132,7 @@ export const en = {
     confirm: "Delete",
     forGood: "Delete now, without an archive",
     forGoodText: (name: string) =>
-      `The home of “${name}” and all its archives are deleted at once. This cannot be undone, and nobody can bring the files back. Choose this when the disk has no room for an archive.`,
+      `The home of “${name}” and all its archives are deleted at once. This cannot be undone, and the files cannot be recovered. Choose this when the disk has no room for an archive.`,
     typeName: (name: string) => `To confirm, type the name: ${name}`,
     confirmForGood: "Delete for good",
   },
@@ -141,8 +141,8 @@ export const en = {
     text: "Its home is gone. Choose what to restore. Anything left behind is kept for the grace period.",
     chooseText:
       "It is not recovered automatically. Choose how to recover it. Anything left behind is kept for the grace period.",
-    lookAgain: "Try again",
-    lookAgainHint: "Choose this after you have fixed the cause. Nothing is replaced.",
+    retry: "Try again",
+    retryHint: "Choose this after you have fixed the cause. Nothing is replaced.",
     home: "The existing home",
     homeHint: "It was missing and has come back. Nothing is replaced.",
     archives: "Choose what to restore",

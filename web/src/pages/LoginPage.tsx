@@ -35,7 +35,10 @@ export function LoginPage() {
   );
 }
 
-/** Shown if the gateway redirected here although the session is valid. A link avoids a redirect loop. */
+/**
+ * Shown if the gateway redirected here although the session is valid. A link avoids a redirect
+ * loop.
+ */
 function AlreadySignedIn({ name, next }: { name: string; next: string }) {
   const text = messages.value.login;
   return (

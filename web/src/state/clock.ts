@@ -7,7 +7,8 @@ export function noteServerTime(dateHeader: string | null, localNow = Date.now())
   const server = dateHeader ? Date.parse(dateHeader) : NaN;
   if (Number.isNaN(server)) return;
   const difference = server - localNow;
-  // The header has whole seconds and takes a while to arrive, so differences below two seconds are ignored.
+  // The header has whole seconds and takes a while to arrive, so differences below two seconds are
+  // ignored.
   offsetMilliseconds = Math.abs(difference) < 2000 ? 0 : difference;
 }
 

@@ -10,7 +10,10 @@ export type Dialog =
   | { kind: "set-password"; user: User }
   | { kind: "delete-user"; user: User; onDone: () => void };
 
-/** The open dialog. It belongs to the whole page, so that an event that redraws a list does not close it. */
+/**
+ * The open dialog. It belongs to the whole page, so that an event that redraws a list does not
+ * close it.
+ */
 export const dialog = signal<Dialog | null>(null);
 
 export const showDialog = (next: Dialog): void => {

@@ -126,12 +126,16 @@ function open(): void {
     if (stream !== source) return;
     batches = []; // the browser reconnects this object, and a new snapshot follows
     warnOfLossAfter(GRACE_MILLISECONDS);
-    // While CONNECTING, the browser retries. CLOSED means that it got a response after which it does not retry.
+    // While CONNECTING, the browser retries. CLOSED means that it got a response after which it
+    // does not retry.
     if (stream.readyState === EventSource.CLOSED) void retryAfterRejection();
   };
 }
 
-/** Warns of a lost connection if the server sends nothing by then. Short interruptions cause no warning. */
+/**
+ * Warns of a lost connection if the server sends nothing by then. Short interruptions cause no
+ * warning.
+ */
 function warnOfLossAfter(milliseconds: number): void {
   clearTimeout(lostTimer);
   lostTimer = window.setTimeout(() => {
@@ -139,7 +143,10 @@ function warnOfLossAfter(milliseconds: number): void {
   }, milliseconds);
 }
 
-/** Retries after a rejected request. EventSource hides the status, so a call detects a 401 and shows the sign-in page. */
+/**
+ * Retries after a rejected request. EventSource hides the status, so a call detects a 401 and shows
+ * the sign-in page.
+ */
 async function retryAfterRejection(): Promise<void> {
   try {
     await api.session();

@@ -14,7 +14,9 @@ export interface WatchedWorkspace {
   reload(): void;
 }
 
-/** Returns one's own workspace from the live list. Another user's, which admins may view, is polled. */
+/**
+ * Returns one's own workspace from the live list. Another user's, which admins may view, is polled.
+ */
 export function useWorkspace(id: string): WatchedWorkspace {
   const own = workspaces.value.get(id) ?? null;
   const ofOtherUser = loaded.value && !own;
