@@ -1,8 +1,7 @@
-"""The conformance table: each row through a real gateway, against an upstream that records the exact bytes.
+"""The conformance table: each row runs through a real gateway, and its upstream records all bytes.
 
-A row that is plain bytes is played three times: alone, twice in a row, and after a harmless request on the
-same connection, whose fields it ends with: what was let through before must not open a door for what comes
-after.
+A row of plain bytes runs three times: alone, twice in a row, and after a harmless request on the same
+connection that ends with the same fields. An accepted request must not admit a different one after it.
 """
 
 from collections.abc import AsyncIterator
@@ -25,8 +24,8 @@ from tests.integration.gateway.conformance import (
     targets,
     upgrades,
 )
-from tests.integration.gateway.conformance.case import HARMLESS, HARMLESS_SEEN, OK, Case, End, Mode
-from tests.integration.gateway.conformance.case_runner import Outcome, Stage
+from tests.integration.gateway.conformance.case import HARMLESS, HARMLESS_FORWARDED, OK, Case, End, Mode
+from tests.integration.gateway.conformance.case_runner import CaseRunner, Outcome
 from tests.integration.gateway.harness import world
 
 GROUPS = (heads, targets, routes, fields, bodies, smuggling, hop_by_hop, cookies, responses, upgrades, aborts)
@@ -37,83 +36,83 @@ AT_LEAST = 120
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+async def runner(request: pytest.FixtureRequest) -> AsyncIterator[CaseRunner]:
     path_mode = request.param == "path"
     async with world(apps=not path_mode) as made:
-        set_up = Stage(made, path_mode=path_mode)
-        await set_up.warm_up()
-        yield set_up
+        runner = CaseRunner(made, path_mode=path_mode)
+        await runner.warm_up()
+        yield runner
 
 
-def test_the_table_is_large_and_no_row_stands_twice_in_it() -> None:
+def test_the_table_is_large_and_has_no_duplicate() -> None:
     assert len(TABLE) == sum(len(group.CASES) for group in GROUPS)
-    assert len({(case.sends, case.answer, case.mode) for case in TABLE.values()}) == len(TABLE)
+    assert len({(case.sent, case.response, case.mode) for case in TABLE.values()}) == len(TABLE)
     assert len(TABLE) >= AT_LEAST
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
-    ("stage", "name"),
+    ("runner", "name"),
     [(mode, name) for mode in Mode.BOTH.value for name, case in TABLE.items() if mode in case.mode.value],
-    indirect=["stage"],
+    indirect=["runner"],
 )
-async def test_a_row(stage: Stage, name: str) -> None:
+async def test_case(runner: CaseRunner, name: str) -> None:
     case = TABLE[name]
-    check(stage, case, await stage.play(case))
-    if case.is_plain:
-        check(stage, case, await stage.play(case, before=HARMLESS), after_harmless=True)
-    if case.is_plain and case.end is End.STAYS:
-        check(stage, case, await stage.play(case, times=2), times=2)
+    check(runner, case, await runner.run(case))
+    if case.is_repeatable:
+        check(runner, case, await runner.run(case, before=HARMLESS), after_harmless=True)
+    if case.is_repeatable and case.end is End.OPEN:
+        check(runner, case, await runner.run(case, times=2), times=2)
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("stage", Mode.BOTH.value, indirect=True)
-async def test_what_comes_twice_is_let_through_by_comparison(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("runner", Mode.BOTH.value, indirect=True)
+async def test_a_repeated_request_is_relayed_by_comparison(
+    runner: CaseRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or else the rows above would prove nothing about it."""
+    """This shows that the cases above test the comparison."""
     repeats = []
     repeat = RepeatedRequest.repeat
 
-    def watched(self: RepeatedRequest, *arguments: Any) -> Any:
+    def recorded(self: RepeatedRequest, *arguments: Any) -> Any:
         relay = repeat(self, *arguments)
         repeats.append(relay is not None)
         return relay
 
-    monkeypatch.setattr(RepeatedRequest, "repeat", watched)
-    await stage.play(TABLE["heads: a plain request"], times=2)
+    monkeypatch.setattr(RepeatedRequest, "repeat", recorded)
+    await runner.run(TABLE["heads: a plain request"], times=2)
     assert repeats == [True, True]  # the second one, and the probe
 
 
 def check(
-    stage: Stage, case: Case, outcome: Outcome, *, after_harmless: bool = False, times: int = 1
+    runner: CaseRunner, case: Case, outcome: Outcome, *, after_harmless: bool = False, times: int = 1
 ) -> None:
-    before, after = HARMLESS_SEEN if after_harmless else b"", b""
-    if case.end is End.STAYS:
-        assert outcome.probed, outcome.got
-        after = HARMLESS_SEEN.replace(b"/harmless", b"/probe")
+    before, after = HARMLESS_FORWARDED if after_harmless else b"", b""
+    if case.end is End.OPEN:
+        assert outcome.probe_answered, outcome.returned
+        after = HARMLESS_FORWARDED.replace(b"/harmless", b"/probe")
     assert outcome.problems == []
-    if case.by_api:
-        assert outcome.seen == stage.fill(case.sees * times)
-        assert outcome.elsewhere == stage.fill(before + after)
+    if case.to_api:
+        assert outcome.received == runner.fill(case.forwarded * times)
+        assert outcome.received_elsewhere == runner.fill(before + after)
     else:
-        assert outcome.seen == stage.fill(before + case.sees * times + after)
-        assert outcome.elsewhere == b""
-    check_answers(stage, case, outcome.got, (OK if after_harmless else b""), times)
+        assert outcome.received == runner.fill(before + case.forwarded * times + after)
+        assert outcome.received_elsewhere == b""
+    check_responses(runner, case, outcome.returned, (OK if after_harmless else b""), times)
 
 
-def check_answers(stage: Stage, case: Case, got: bytes, before: bytes, times: int) -> None:
-    if not isinstance(case.gets, bytes):
-        expected = case.gets if isinstance(case.gets, tuple) else (case.gets,)
-        assert statuses(got) == statuses(before) + expected * times
-    elif case.end is End.BROKEN:
-        assert (before + case.gets).startswith(got)
+def check_responses(runner: CaseRunner, case: Case, returned: bytes, before: bytes, times: int) -> None:
+    if not isinstance(case.returned, bytes):
+        expected = case.returned if isinstance(case.returned, tuple) else (case.returned,)
+        assert statuses(returned) == statuses(before) + expected * times
+    elif case.end is End.TRUNCATED:
+        assert (before + case.returned).startswith(returned)
     else:
-        assert got == stage.fill(before + case.gets * times)
+        assert returned == runner.fill(before + case.returned * times)
 
 
 def statuses(data: bytes) -> tuple[int, ...]:
-    """The status of each answer; those without a length have no body."""
+    """Return the status of each response. One without a length has no body."""
     found = []
     while data:
         head, _, data = data.partition(b"\r\n\r\n")

@@ -1,127 +1,147 @@
-"""Whoever goes takes the other side along at once, and nothing stays behind."""
+"""A side that closes its connection closes the other one at once, and no connection is left open."""
 
 from tests.integration.gateway.conformance.case import (
     OK,
-    Act,
-    Answer,
+    AfterResponse,
     Case,
-    ClientGot,
+    ClientAction,
+    ClientReceived,
     End,
-    Then,
-    UpstreamSaw,
+    UpstreamReceived,
+    UpstreamResponse,
     get,
     post,
-    saw,
-    saw_chunked,
-    saw_get,
+    upstream_chunked,
+    upstream_get,
+    upstream_request,
 )
 
 PART = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npart"
-SILENT = Answer(b"")
+SILENT = UpstreamResponse(b"")
 CHUNKED = b"Transfer-Encoding: chunked"
-BODY_SEEN = saw(b"POST", b"content-length: 9", body=b"abc")
+FORWARDED_BODY = upstream_request(b"POST", b"content-length: 9", body=b"abc")
 
 
-def leaves(
-    name: str, *steps: object, sees: bytes = b"", gets: bytes = b"", answer: bytes | Answer = SILENT
+def client_aborts(
+    name: str,
+    *steps: object,
+    forwarded: bytes = b"",
+    returned: bytes = b"",
+    response: bytes | UpstreamResponse = SILENT,
 ) -> Case:
-    return Case(name, (*steps, Act.LEAVE), sees, gets, End.GONE, answer)  # type: ignore[arg-type]
+    return Case(name, (*steps, ClientAction.ABORT), forwarded, returned, End.CLIENT_CLOSED, response)  # type: ignore[arg-type]
 
 
 CASES = (
-    leaves("the client goes without a word"),
-    leaves("the client goes in the request line", b"GET {base}/x HT"),
-    leaves("the client goes in the head", get()[:-2]),
-    leaves("the client goes between two requests", get(), ClientGot(OK), sees=saw_get(), gets=OK, answer=OK),
-    leaves(
-        "the client goes in a body",
-        post(b"Content-Length: 9", body=b"abc"),
-        UpstreamSaw(b"abc"),
-        sees=BODY_SEEN,
-    ),
-    leaves(
-        "the client goes in a chunk",
-        post(CHUNKED, body=b"9\r\nabc"),
-        UpstreamSaw(b"abc"),
-        sees=saw_chunked(b"9\r\nabc"),
-    ),
-    leaves(
-        "the client goes before the last chunk",
-        post(CHUNKED, body=b"3\r\nabc\r\n"),
-        UpstreamSaw(b"abc\r\n"),
-        sees=saw_chunked(b"3\r\nabc\r\n"),
-    ),
-    leaves(
-        "the client goes in the trailers",
-        post(CHUNKED, body=b"0\r\nX: 1\r\n"),
-        UpstreamSaw(b"X: 1"),
-        sees=saw_chunked(b"0\r\nX: 1\r\n"),
-    ),
-    leaves("the client goes while it waits", get(), UpstreamSaw(b"GET /x"), sees=saw_get()),
-    leaves("the client goes in the response", get(), ClientGot(PART), sees=saw_get(), gets=PART, answer=PART),
-    leaves(
-        "the client goes in a response without end",
+    client_aborts("the client closes without a request"),
+    client_aborts("the client closes in the request line", b"GET {base}/x HT"),
+    client_aborts("the client closes in the head", get()[:-2]),
+    client_aborts(
+        "the client closes between two requests",
         get(),
-        ClientGot(b"2\r\nok\r\n"),
-        sees=saw_get(),
-        gets=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n",
-        answer=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n",
+        ClientReceived(OK),
+        forwarded=upstream_get(),
+        returned=OK,
+        response=OK,
     ),
-    leaves(
-        "the client goes with requests in the pipe",
+    client_aborts(
+        "the client closes in a body",
+        post(b"Content-Length: 9", body=b"abc"),
+        UpstreamReceived(b"abc"),
+        forwarded=FORWARDED_BODY,
+    ),
+    client_aborts(
+        "the client closes in a chunk",
+        post(CHUNKED, body=b"9\r\nabc"),
+        UpstreamReceived(b"abc"),
+        forwarded=upstream_chunked(b"9\r\nabc"),
+    ),
+    client_aborts(
+        "the client closes before the last chunk",
+        post(CHUNKED, body=b"3\r\nabc\r\n"),
+        UpstreamReceived(b"abc\r\n"),
+        forwarded=upstream_chunked(b"3\r\nabc\r\n"),
+    ),
+    client_aborts(
+        "the client closes in the trailers",
+        post(CHUNKED, body=b"0\r\nX: 1\r\n"),
+        UpstreamReceived(b"X: 1"),
+        forwarded=upstream_chunked(b"0\r\nX: 1\r\n"),
+    ),
+    client_aborts(
+        "the client closes while it waits", get(), UpstreamReceived(b"GET /x"), forwarded=upstream_get()
+    ),
+    client_aborts(
+        "the client closes in the response",
+        get(),
+        ClientReceived(PART),
+        forwarded=upstream_get(),
+        returned=PART,
+        response=PART,
+    ),
+    client_aborts(
+        "the client closes in an endless response",
+        get(),
+        ClientReceived(b"2\r\nok\r\n"),
+        forwarded=upstream_get(),
+        returned=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n",
+        response=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n",
+    ),
+    client_aborts(
+        "the client closes with pipelined requests",
         get() + get(target=b"{base}/next"),
-        UpstreamSaw(b"GET /x"),
-        sees=saw_get(),
+        UpstreamReceived(b"GET /x"),
+        forwarded=upstream_get(),
     ),
-    Case("a half-closed head", (get()[:-2], Act.HALF_CLOSE), gets=b"", end=End.CLOSED),
+    Case("a half-closed head", (get()[:-2], ClientAction.HALF_CLOSE), returned=b"", end=End.CLOSED),
     Case(
-        "a half-closed body is not finished by anybody",
-        (post(b"Content-Length: 9", body=b"abc"), UpstreamSaw(b"abc"), Act.HALF_CLOSE),
-        BODY_SEEN,
+        "a half-closed body stays incomplete",
+        (post(b"Content-Length: 9", body=b"abc"), UpstreamReceived(b"abc"), ClientAction.HALF_CLOSE),
+        FORWARDED_BODY,
         b"",
         End.CLOSED,
         SILENT,
     ),
     Case(
-        "who half-closes while he waits has gone",
-        (get(), UpstreamSaw(b"GET /x"), Act.HALF_CLOSE),
-        saw_get(),
+        "a client that half-closes while it waits is disconnected",
+        (get(), UpstreamReceived(b"GET /x"), ClientAction.HALF_CLOSE),
+        upstream_get(),
         b"",
         End.CLOSED,
         SILENT,
     ),
     Case(
-        "who half-closes after the answer is let go",
-        (get(), ClientGot(OK), Act.HALF_CLOSE),
-        saw_get(),
+        "a client that half-closes after the response is disconnected",
+        (get(), ClientReceived(OK), ClientAction.HALF_CLOSE),
+        upstream_get(),
         OK,
         End.CLOSED,
     ),
     Case(
-        "the upstream goes while the body comes",
+        "the upstream closes during the body",
         (post(b"Content-Length: 9", body=b"abcdefghi"),),
-        saw(b"POST", b"content-length: 9", body=b"abcdefghi"),
+        upstream_request(b"POST", b"content-length: 9", body=b"abcdefghi"),
         502,
-        answer=Answer(b"", Then.CLOSE),
+        response=UpstreamResponse(b"", AfterResponse.CLOSE),
     ),
     Case(
-        "the upstream half-closes without an answer",
+        "the upstream half-closes without a response",
         (get(),),
-        saw_get(),
+        upstream_get(),
         502,
-        answer=Answer(b"", Then.HALF_CLOSE),
+        response=UpstreamResponse(b"", AfterResponse.HALF_CLOSE),
     ),
     Case(
-        "the upstream half-closes after its answer",
-        (get(), ClientGot(OK)),
-        saw_get(),
+        "the upstream half-closes after its response",
+        (get(), ClientReceived(OK)),
+        upstream_get(),
         OK,
-        answer=Answer(OK, Then.HALF_CLOSE),
+        response=UpstreamResponse(OK, AfterResponse.HALF_CLOSE),
     ),
     Case(
-        "a bad chunk after good ones is the end of both sides",
-        (post(CHUNKED, body=b"3\r\nabc\r\n"), UpstreamSaw(b"abc\r\n"), b"zz\r\n"),
-        saw_chunked(b"3\r\nabc\r\n"),
+        "an invalid chunk after valid ones closes both sides",
+        (post(CHUNKED, body=b"3\r\nabc\r\n"), UpstreamReceived(b"abc\r\n"), b"zz\r\n"),
+        upstream_chunked(b"3\r\nabc\r\n"),
         400,
         End.CLOSED,
         SILENT,

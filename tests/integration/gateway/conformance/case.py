@@ -1,7 +1,7 @@
-"""A row of the conformance table: what a client sends, what the upstream sees of it, what the client gets.
+"""A row of the conformance table: the bytes of a client, of the forwarded request, and of the response.
 
-All bytes are exact. They may name what differs from run to run: `{host}`, `{base}` (the path under which the
-workspace is: empty on its own origin), `{who}` (the cookie that lets its owner in) and `{platform}`.
+All bytes are exact, except for placeholders: `{host}`, `{base}` (the path of the workspace, which is
+empty on the workspace's origin), `{cookie}` (the cookie of the owner) and `{platform}`.
 """
 
 from dataclasses import dataclass
@@ -10,103 +10,111 @@ from typing import Final
 
 
 class End(Enum):
-    """What becomes of the client's connection."""
+    """The state of the client's connection after the case."""
 
-    STAYS = "the next request on it is answered"
-    CLOSED = "the gateway has ended it"
-    BROKEN = "it was broken off: what came must not look whole"
-    GONE = "the client itself has left"
+    OPEN = "the next request on it gets a response"
+    CLOSED = "the gateway has closed it"
+    TRUNCATED = "the response broke off and must not look complete"
+    CLIENT_CLOSED = "the client has closed it"
 
 
 class Mode(Enum):
-    """Where a row holds."""
+    """The modes of the gateway to which a row applies."""
 
     BOTH = ("path", "origin")
     PATH = ("path",)
     ORIGIN = ("origin",)
 
 
-class Then(Enum):
-    """What the upstream does after its answer."""
+class AfterResponse(Enum):
+    """The action of the upstream after its response."""
 
     KEEP = "waits for the next request"
     CLOSE = "closes"
-    HALF_CLOSE = "says that it will send no more, and goes on reading"
+    HALF_CLOSE = "closes its side, and continues to read"
 
 
 @dataclass(frozen=True)
-class Answer:
+class UpstreamResponse:
+    """Response of the upstream, in one or two parts."""
+
     data: bytes
-    """When the whole request is there."""
-    then: Then = Then.KEEP
+    """The bytes that it sends after the whole request."""
+    then: AfterResponse = AfterResponse.KEEP
     early: bytes = b""
-    """As soon as its head is there."""
+    """The bytes that it sends after the head of the request."""
 
 
 @dataclass(frozen=True)
-class UpstreamSaw:
-    """Wait until the upstream has got this."""
+class UpstreamReceived:
+    """Step that waits until the upstream has received this."""
 
     data: bytes
 
 
 @dataclass(frozen=True)
-class ClientGot:
-    """Wait until the client has got this."""
+class ClientReceived:
+    """Step that waits until the client has received this."""
 
     data: bytes
 
 
-class Act(Enum):
-    HALF_CLOSE = "the client says that it will send no more"
-    LEAVE = "the client closes"
+class ClientAction(Enum):
+    """Step that closes the client's connection or its sending side."""
+
+    HALF_CLOSE = "the client closes its sending side"
+    ABORT = "the client aborts the connection"
 
 
-Step = bytes | UpstreamSaw | ClientGot | Act
+Step = bytes | UpstreamReceived | ClientReceived | ClientAction
 
 OK: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 OK_AND_CLOSE: Final = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
 NOTHING: Final = b""
-HARMLESS: Final = b"GET {base}/harmless HTTP/1.1\r\nHost: {host}\r\nCookie: {who}\r\n\r\n"
-VIA: Final = b"x-forwarded-for: 127.0.0.1\r\nx-forwarded-host: {host}\r\nx-forwarded-proto: http\r\n\r\n"
-HARMLESS_SEEN: Final = b"GET /harmless HTTP/1.1\r\nhost: {host}\r\n" + VIA
+HARMLESS: Final = b"GET {base}/harmless HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n"
+FORWARDED_FIELDS: Final = (
+    b"x-forwarded-for: 127.0.0.1\r\nx-forwarded-host: {host}\r\nx-forwarded-proto: http\r\n\r\n"
+)
+HARMLESS_FORWARDED: Final = b"GET /harmless HTTP/1.1\r\nhost: {host}\r\n" + FORWARDED_FIELDS
 
 
 @dataclass(frozen=True)
 class Case:
+    """One row."""
+
     name: str
-    sends: bytes | tuple[Step, ...]
-    sees: bytes = NOTHING
-    gets: int | tuple[int, ...] | bytes = OK
-    """The statuses of all answers, or all bytes."""
-    end: End = End.STAYS
-    answer: bytes | Answer = OK
-    """What the upstream says to it."""
-    by_api: bool = False
-    """The upstream is the platform's API, and not the workspace."""
+    sent: bytes | tuple[Step, ...]
+    forwarded: bytes = NOTHING
+    returned: int | tuple[int, ...] | bytes = OK
+    """The statuses of all responses, or all bytes."""
+    end: End = End.OPEN
+    response: bytes | UpstreamResponse = OK
+    """The response of the upstream."""
+    to_api: bool = False
+    """The upstream is the API and not the workspace."""
     mode: Mode = Mode.BOTH
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it is bytes only, which can follow others on one connection."""
-        return isinstance(self.sends, bytes)
+    def is_repeatable(self) -> bool:
+        """Return whether the case is bytes only, so that it can follow others on one connection."""
+        return isinstance(self.sent, bytes)
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        return (self.sends,) if isinstance(self.sends, bytes) else self.sends
+        return (self.sent,) if isinstance(self.sent, bytes) else self.sent
 
 
-def refused(name: str, sends: bytes, status: int = 400, *, sees: bytes = NOTHING) -> Case:
-    """The gateway answers by itself and closes; by default no upstream has seen a byte."""
-    return Case(name, sends, sees, status, End.CLOSED)
+def refused(name: str, sent: bytes, status: int = 400, *, forwarded: bytes = NOTHING) -> Case:
+    """Return a case in which the gateway rejects the request, by default before an upstream gets a byte."""
+    return Case(name, sent, forwarded, status, End.CLOSED)
 
 
 def request(
     method: bytes, *lines: bytes, target: bytes = b"{base}/x", version: bytes = b"1.1", body: bytes = b""
 ) -> bytes:
-    """The lines come first, so that what follows them is what the request before it ended with."""
+    """Return a request whose own lines come first, so that it ends like the request before it."""
     start = b"%b %b HTTP/%b" % (method, target, version)
-    return b"\r\n".join([start, *lines, b"Host: {host}", b"Cookie: {who}", b"", body])
+    return b"\r\n".join([start, *lines, b"Host: {host}", b"Cookie: {cookie}", b"", body])
 
 
 def get(*lines: bytes, target: bytes = b"{base}/x", version: bytes = b"1.1", body: bytes = b"") -> bytes:
@@ -117,7 +125,7 @@ def post(*lines: bytes, target: bytes = b"{base}/x", version: bytes = b"1.1", bo
     return request(b"POST", *lines, target=target, version=version, body=body)
 
 
-def saw(
+def upstream_request(
     method: bytes,
     *lines: bytes,
     target: bytes = b"/x",
@@ -125,14 +133,14 @@ def saw(
     added: tuple[bytes, ...] = (),
     body: bytes = b"",
 ) -> bytes:
-    """A request as the upstream sees it; `added` is what the gateway says of its own connection."""
+    """Return a forwarded request. `added` are the gateway's fields about its own connection."""
     start = b"%b %b HTTP/%b" % (method, target, version)
-    return b"\r\n".join([start, *lines, b"host: {host}", *added, VIA]) + body
+    return b"\r\n".join([start, *lines, b"host: {host}", *added, FORWARDED_FIELDS]) + body
 
 
-def saw_get(*lines: bytes, target: bytes = b"/x") -> bytes:
-    return saw(b"GET", *lines, target=target)
+def upstream_get(*lines: bytes, target: bytes = b"/x") -> bytes:
+    return upstream_request(b"GET", *lines, target=target)
 
 
-def saw_chunked(body: bytes, *lines: bytes) -> bytes:
-    return saw(b"POST", *lines, added=(b"transfer-encoding: chunked",), body=body)
+def upstream_chunked(body: bytes, *lines: bytes) -> bytes:
+    return upstream_request(b"POST", *lines, added=(b"transfer-encoding: chunked",), body=body)

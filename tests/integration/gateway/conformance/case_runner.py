@@ -1,4 +1,4 @@
-"""Plays a row of the conformance table through a real gateway and says what happened."""
+"""Runner for rows of the conformance table, on a real gateway."""
 
 import asyncio
 import contextlib
@@ -9,40 +9,40 @@ import h11
 from tests.integration.gateway.conformance.case import (
     HARMLESS,
     OK,
-    Act,
-    Answer,
+    AfterResponse,
     Case,
-    ClientGot,
+    ClientAction,
+    ClientReceived,
     End,
     Step,
-    Then,
-    UpstreamSaw,
+    UpstreamReceived,
+    UpstreamResponse,
 )
 from tests.integration.gateway.harness import MINE, SESSION, Client, Upstream, World, without_policy
 from tests.waiting import PATIENCE, until
 
 PROBE = HARMLESS.replace(b"/harmless", b"/probe")
 PROBED = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nprobed"
-_OWN = {b"/harmless": OK, b"/probe": PROBED}
-EVERY = 0.0005
-"""Seconds between two looks: a table looks some thousand times."""
+_FIXED_RESPONSES = {b"/harmless": OK, b"/probe": PROBED}
+POLL_INTERVAL = 0.0005
+"""Seconds. It is short, because the table waits some thousand times."""
 
 
-class Recorder:
-    """Keeps every byte, and finds the end of each request with a parser that is not the gateway's."""
+class RecordingUpstream:
+    """Upstream that records every byte. It finds the end of each request with h11, not with llhttp."""
 
-    def __init__(self, upstream: Upstream, answer: bytes | Answer) -> None:
+    def __init__(self, upstream: Upstream, response: bytes | UpstreamResponse) -> None:
         self.upstream = upstream
-        self.seen = b""
+        self.received = b""
         self.problems: list[str] = []
-        self._answer = answer if isinstance(answer, Answer) else Answer(answer)
+        self._response = response if isinstance(response, UpstreamResponse) else UpstreamResponse(response)
         upstream.script = self.serve
 
     async def serve(self, _: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._serve(reader, writer)
         except h11.RemoteProtocolError as error:
-            self.problems.append(f"the upstream does not understand what came through: {error}")
+            self.problems.append(f"h11 rejects the forwarded request: {error}")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         left = b""
@@ -50,17 +50,21 @@ class Recorder:
             parser = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
             if left:
                 parser.receive_data(left)
-            asked = await self._next(parser, reader, h11.Request)
-            answer = Answer(_OWN[path]) if (path := _path(asked)) in _OWN else self._answer
-            writer.write(answer.early)
+            request = await self._next(parser, reader, h11.Request)
+            response = (
+                UpstreamResponse(_FIXED_RESPONSES[path])
+                if (path := _path(request)) in _FIXED_RESPONSES
+                else self._response
+            )
+            writer.write(response.early)
             await self._next(parser, reader, h11.EndOfMessage)
-            writer.write(answer.data)
-            if answer.then is Then.CLOSE:
+            writer.write(response.data)
+            if response.then is AfterResponse.CLOSE:
                 return
-            if answer.then is Then.HALF_CLOSE:
+            if response.then is AfterResponse.HALF_CLOSE:
                 writer.write_eof()
             left = parser.trailing_data[0]
-            if answer.data.startswith(b"HTTP/1.1 101 "):
+            if response.data.startswith(b"HTTP/1.1 101 "):
                 await self._tunnel(reader)
 
     async def _next(self, parser: h11.Connection, reader: asyncio.StreamReader, kind: type) -> object:
@@ -77,108 +81,135 @@ class Recorder:
     async def _read(self, reader: asyncio.StreamReader) -> bytes:
         data = await reader.read(65536)
         if not data:
-            raise ConnectionResetError("the gateway closed")
-        self.seen += data
+            raise ConnectionResetError("the gateway closed the connection")
+        self.received += data
         return data
 
 
-def _path(asked: object) -> bytes:
-    assert isinstance(asked, h11.Request)
-    return asked.target
+def _path(request: object) -> bytes:
+    assert isinstance(request, h11.Request)
+    return request.target
 
 
 @dataclass
 class Outcome:
-    seen: bytes
-    got: bytes
-    probed: bool
-    """The probe after it was answered."""
-    elsewhere: bytes
-    """What the other upstream saw."""
+    """Everything that the two upstreams and the client received."""
+
+    received: bytes
+    """The bytes that the upstream received."""
+    returned: bytes
+    """The bytes that the client received."""
+    probe_answered: bool
+    """Whether the probe after the case got its response."""
+    received_elsewhere: bytes
+    """The bytes that the other upstream received."""
     problems: list[str]
 
 
-class Stage:
+class CaseRunner:
+    """Runs cases on one gateway, and fills in their placeholders."""
+
     def __init__(self, world: World, *, path_mode: bool) -> None:
         self.world = world
-        base, who = (f"/w/{MINE}", f"session={SESSION}") if path_mode else ("", world.cookie())
-        self._words = {"host": world.host, "base": base, "who": who, "platform": world.platform}
+        base, cookie = (f"/w/{MINE}", f"session={SESSION}") if path_mode else ("", world.cookie())
+        self._values = {"host": world.host, "base": base, "cookie": cookie, "platform": world.platform}
 
     def fill(self, data: bytes) -> bytes:
-        for word, value in self._words.items():
-            data = data.replace(b"{%b}" % word.encode(), value.encode())
+        for name, value in self._values.items():
+            data = data.replace(b"{%b}" % name.encode(), value.encode())
         return data
 
     async def warm_up(self) -> None:
-        """So that the directory knows who and where: what is under test is decided from memory."""
-        Recorder(self.world.ide, OK)
+        """Fill the route cache, so that the gateway decides each case without a lookup."""
+        RecordingUpstream(self.world.ide, OK)
         await self.world.ask(self.fill(HARMLESS))
 
-    async def play(self, case: Case, before: bytes = b"", times: int = 1) -> Outcome:
+    async def run(self, case: Case, before: bytes = b"", times: int = 1) -> Outcome:
         world = self.world
         for upstream in (world.ide, world.api):
             world.gateway.pool.drop(upstream.address)
-        there, elsewhere = (world.api, world.ide) if case.by_api else (world.ide, world.api)
-        recorder, other = Recorder(there, case.answer), Recorder(elsewhere, OK)
+        expected, unexpected = (world.api, world.ide) if case.to_api else (world.ide, world.api)
+        recorder, other_recorder = (
+            RecordingUpstream(expected, case.response),
+            RecordingUpstream(unexpected, OK),
+        )
         client = await world.connect()
-        player = _Player(self, client, recorder)
+        case_client = _CaseClient(self, client, recorder)
         try:
             for step in (before, *case.steps * times):
-                await player.take(step)
-            await player.finish(case.end)
+                await case_client.perform(step)
+            await case_client.finish(case.end)
         finally:
             client.writer.transport.abort()
-        await self._settled()
-        return Outcome(recorder.seen, player.got, player.probed, other.seen, recorder.problems)
+        await self._wait_until_idle()
+        return Outcome(
+            recorder.received,
+            case_client.received,
+            case_client.probe_answered,
+            other_recorder.received,
+            recorder.problems,
+        )
 
-    async def _settled(self) -> None:
-        """Nothing stays behind: every connection to an upstream is either closed or idle in the pool."""
+    async def _wait_until_idle(self) -> None:
+        """Wait until every upstream connection is either closed or idle in the pool."""
         gateway = self.world.gateway
-        await until(lambda: not gateway._connections, "the gateway to let the client go", EVERY)
+        await until(
+            lambda: not gateway._connections, "the gateway to close the client's connection", POLL_INTERVAL
+        )
         idle = gateway.pool._idle
-        await until(lambda: self._open() == sum(map(len, idle.values())), "its connections to rest", EVERY)
+        await until(
+            lambda: self._open() == sum(map(len, idle.values())),
+            "the upstream connections to be idle",
+            POLL_INTERVAL,
+        )
 
     def _open(self) -> int:
         return self.world.ide.open + self.world.api.open
 
 
-class _Player:
-    def __init__(self, stage: Stage, client: Client, recorder: Recorder) -> None:
-        self.got = b""
-        self.probed = False
-        self._stage = stage
+class _CaseClient:
+    """Client that performs the steps of one case."""
+
+    def __init__(self, runner: CaseRunner, client: Client, recorder: RecordingUpstream) -> None:
+        self.received = b""
+        self.probe_answered = False
+        self._runner = runner
         self._client = client
         self._recorder = recorder
 
-    async def take(self, step: Step) -> None:
-        if isinstance(step, UpstreamSaw):
-            wanted = self._stage.fill(step.data)
-            await until(lambda: wanted in self._recorder.seen, f"the upstream to see {wanted!r}", EVERY)
-        elif isinstance(step, ClientGot):
+    async def perform(self, step: Step) -> None:
+        if isinstance(step, UpstreamReceived):
+            wanted = self._runner.fill(step.data)
+            await until(
+                lambda: wanted in self._recorder.received,
+                f"the upstream to receive {wanted!r}",
+                POLL_INTERVAL,
+            )
+        elif isinstance(step, ClientReceived):
             await self._read_until(step.data)
-        elif step is Act.HALF_CLOSE:
+        elif step is ClientAction.HALF_CLOSE:
             self._client.writer.write_eof()
-        elif step is Act.LEAVE:
+        elif step is ClientAction.ABORT:
             self._client.writer.transport.abort()
         else:
             assert isinstance(step, bytes)
-            self._client.send(self._stage.fill(step))
+            self._client.send(self._runner.fill(step))
 
     async def finish(self, end: End) -> None:
-        if end is End.GONE:
+        if end is End.CLIENT_CLOSED:
             return
-        if end is End.STAYS:
-            self._client.send(self._stage.fill(PROBE))
+        if end is End.OPEN:
+            self._client.send(self._runner.fill(PROBE))
             await self._read_until(PROBED)
-            self.probed = self.got.endswith(PROBED)
-            self.got = self.got.removesuffix(PROBED)
+            self.probe_answered = self.received.endswith(PROBED)
+            self.received = self.received.removesuffix(PROBED)
         else:
-            self.got = without_policy(self.got + await self._client.rest())
+            self.received = without_policy(self.received + await self._client.rest())
 
     async def _read_until(self, data: bytes) -> None:
         with contextlib.suppress(ConnectionError):
-            while data not in self.got:
+            while data not in self.received:
                 piece = await asyncio.wait_for(self._client.reader.read(65536), PATIENCE)
                 if not piece:
                     return
-                self.got = without_policy(self.got + piece)
+                self.received = without_policy(self.received + piece)

@@ -1,15 +1,15 @@
-"""Lengths, encodings and other fields that decide (RFC 9112, 6; RFC 9110, 8.6 and 10.1.1)."""
+"""Lengths, encodings and other fields with an effect (RFC 9112, 6; RFC 9110, 8.6 and 10.1.1)."""
 
 from tests.integration.gateway.conformance.case import (
     OK,
-    Answer,
     Case,
-    ClientGot,
+    ClientReceived,
+    UpstreamResponse,
     get,
     post,
     refused,
-    saw,
-    saw_chunked,
+    upstream_chunked,
+    upstream_request,
 )
 
 CHUNKED = b"Transfer-Encoding: chunked"
@@ -17,25 +17,25 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 CASES = (
     Case(
-        "a body of a length",
+        "a body with a length",
         post(b"Content-Length: 3", body=b"abc"),
-        saw(b"POST", b"content-length: 3", body=b"abc"),
+        upstream_request(b"POST", b"content-length: 3", body=b"abc"),
     ),
-    Case("a length of zero", post(b"Content-Length: 0"), saw(b"POST", b"content-length: 0")),
+    Case("a length of zero", post(b"Content-Length: 0"), upstream_request(b"POST", b"content-length: 0")),
     Case(
         "a GET may have a body",
         get(b"Content-Length: 3", body=b"abc"),
-        saw(b"GET", b"content-length: 3", body=b"abc"),
+        upstream_request(b"GET", b"content-length: 3", body=b"abc"),
     ),
     Case(
         "leading zeros are decimal",
         post(b"Content-Length: 0010", body=b"0123456789"),
-        saw(b"POST", b"content-length: 0010", body=b"0123456789"),
+        upstream_request(b"POST", b"content-length: 0010", body=b"0123456789"),
     ),
     Case(
         "whitespace around a length",
         post(b"Content-Length: \t3 ", body=b"abc"),
-        saw(b"POST", b"content-length: 3", body=b"abc"),
+        upstream_request(b"POST", b"content-length: 3", body=b"abc"),
     ),
     refused("an empty length", post(b"Content-Length:", body=b"abc")),
     refused("a length with a plus sign", post(b"Content-Length: +3", body=b"abc")),
@@ -56,30 +56,35 @@ CASES = (
     refused("a list of the same lengths", post(b"Content-Length: 3, 3", body=b"abc")),
     refused("a list of a length and nothing", post(b"Content-Length: 3,", body=b"abc")),
     Case(
-        "a chunked body", post(CHUNKED, body=b"3\r\nabc\r\n0\r\n\r\n"), saw_chunked(b"3\r\nabc\r\n0\r\n\r\n")
+        "a chunked body",
+        post(CHUNKED, body=b"3\r\nabc\r\n0\r\n\r\n"),
+        upstream_chunked(b"3\r\nabc\r\n0\r\n\r\n"),
     ),
     Case(
-        "codings have no case",
+        "encodings are case-insensitive",
         post(b"transfer-encoding: CHUNKED", body=b"0\r\n\r\n"),
-        saw_chunked(b"0\r\n\r\n"),
+        upstream_chunked(b"0\r\n\r\n"),
     ),
-    refused("whitespace behind a coding, which some do not strip", post(CHUNKED + b" \t", body=b"0\r\n\r\n")),
-    refused("an empty coding", post(b"Transfer-Encoding:", body=b"0\r\n\r\n")),
+    refused(
+        "whitespace after an encoding, which some servers do not strip",
+        post(CHUNKED + b" \t", body=b"0\r\n\r\n"),
+    ),
+    refused("an empty encoding", post(b"Transfer-Encoding:", body=b"0\r\n\r\n")),
     refused("chunked to HTTP/1.0", post(CHUNKED, version=b"1.0", body=b"0\r\n\r\n")),
-    refused("a coding that is not chunked", post(b"Transfer-Encoding: gzip", body=b"0\r\n\r\n")),
-    refused("identity, which is gone from HTTP", post(b"Transfer-Encoding: identity", body=b"0\r\n\r\n")),
-    refused("chunked below another coding", post(b"Transfer-Encoding: gzip, chunked", body=b"0\r\n\r\n")),
+    refused("an encoding that is not chunked", post(b"Transfer-Encoding: gzip", body=b"0\r\n\r\n")),
+    refused("identity, which HTTP no longer has", post(b"Transfer-Encoding: identity", body=b"0\r\n\r\n")),
+    refused("chunked after another encoding", post(b"Transfer-Encoding: gzip, chunked", body=b"0\r\n\r\n")),
     Case(
-        "100-continue is the upstream's to say",
+        "100 Continue comes from the upstream",
         (
             post(b"Content-Length: 3", b"Expect: 100-continue"),
-            ClientGot(CONTINUE),
+            ClientReceived(CONTINUE),
             b"abc",
-            ClientGot(OK),
+            ClientReceived(OK),
         ),
-        saw(b"POST", b"content-length: 3", b"expect: 100-continue", body=b"abc"),
+        upstream_request(b"POST", b"content-length: 3", b"expect: 100-continue", body=b"abc"),
         CONTINUE + OK,
-        answer=Answer(OK, early=CONTINUE),
+        response=UpstreamResponse(OK, early=CONTINUE),
     ),
     refused("two expectations", post(b"Expect: 100-continue", b"Expect: other")),
     refused("two content types", post(b"Content-Type: a/b", b"Content-Type: c/d")),

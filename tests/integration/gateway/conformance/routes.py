@@ -1,55 +1,69 @@
-"""Where a request goes is looked at each time, whatever went before it on the connection."""
+"""Every request is routed independently of earlier ones on its connection."""
 
-from tests.integration.gateway.conformance.case import VIA, Case, Mode, get, post, refused, saw_get
+from tests.integration.gateway.conformance.case import (
+    FORWARDED_FIELDS,
+    Case,
+    Mode,
+    get,
+    post,
+    refused,
+    upstream_get,
+)
 
 UNKNOWN = b"/w/01hzy0000000000000000000zz/x"
-TO_API = b"GET /api/v1/x HTTP/1.1\r\nhost: {host}\r\ncookie: {who}\r\n" + VIA
+API_REQUEST = b"GET /api/v1/x HTTP/1.1\r\nhost: {host}\r\ncookie: {cookie}\r\n" + FORWARDED_FIELDS
 
 CASES = (
-    Case("another workspace, by the same fields", get(target=UNKNOWN), gets=404, mode=Mode.PATH),
-    Case("the API, by the same fields", get(target=b"/api/v1/x"), TO_API, by_api=True, mode=Mode.PATH),
-    Case("the door of a workspace without its slash", get(target=b"{base}"), gets=308, mode=Mode.PATH),
-    Case("the door with a query", get(target=b"{base}?a"), gets=308, mode=Mode.PATH),
+    Case("another workspace with the same fields", get(target=UNKNOWN), returned=404, mode=Mode.PATH),
+    Case("the API with the same fields", get(target=b"/api/v1/x"), API_REQUEST, to_api=True, mode=Mode.PATH),
+    Case("the path of a workspace without its slash", get(target=b"{base}"), returned=308, mode=Mode.PATH),
+    Case("the path of a workspace with a query", get(target=b"{base}?a"), returned=308, mode=Mode.PATH),
     Case(
-        "what only begins like the door",
+        "a path that only begins like a workspace's",
         get(target=b"{base}x/"),
-        TO_API.replace(b"/api/v1/x", b"{base}x/"),
-        by_api=True,
+        API_REQUEST.replace(b"/api/v1/x", b"{base}x/"),
+        to_api=True,
         mode=Mode.PATH,
     ),
     Case(
-        "a path out of the workspace stays in it",
+        "a path with dot segments stays in the workspace",
         get(target=b"{base}/../../api"),
-        saw_get(target=b"/../../api"),
+        upstream_get(target=b"/../../api"),
         mode=Mode.PATH,
     ),
     Case(
-        "the platform's path on a workspace's origin", get(target=b"/.codehub/x"), gets=404, mode=Mode.ORIGIN
+        "the platform's path on a workspace's origin",
+        get(target=b"/.codehub/x"),
+        returned=404,
+        mode=Mode.ORIGIN,
     ),
     Case(
-        "a ticket that was never given", get(target=b"/.codehub/enter?ticket=x"), gets=401, mode=Mode.ORIGIN
+        "a ticket that was never issued",
+        get(target=b"/.codehub/enter?ticket=x"),
+        returned=401,
+        mode=Mode.ORIGIN,
     ),
     Case(
-        "the API's paths on a workspace's origin are its own",
+        "a path of the API on a workspace's origin goes to the workspace",
         get(target=b"/api/v1/x"),
-        saw_get(target=b"/api/v1/x"),
+        upstream_get(target=b"/api/v1/x"),
         mode=Mode.ORIGIN,
     ),
     Case(
-        "the door's path on a workspace's origin is its own",
+        "a path of a workspace on a workspace's origin goes to the workspace",
         get(target=UNKNOWN),
-        saw_get(target=UNKNOWN),
+        upstream_get(target=UNKNOWN),
         mode=Mode.ORIGIN,
     ),
-    refused("a field as long as Host that is none", get().replace(b"Host", b"Hort")),
-    Case("a field as long as Cookie that is none", get().replace(b"Cookie", b"Cooked"), gets=401),
-    Case("another site's page", get(b"Origin: http://other.example"), gets=403),
-    Case("another site's form", get(b"Sec-Fetch-Site: cross-site"), gets=403),
-    Case("another workspace's page", get(b"Sec-Fetch-Site: same-site"), gets=403),
-    Case("an origin that is null", post(b"Origin: null"), gets=403),
+    refused("another field with the length of Host", get().replace(b"Host", b"Hort")),
+    Case("another field with the length of Cookie", get().replace(b"Cookie", b"Cooked"), returned=401),
+    Case("another site's page", get(b"Origin: http://other.example"), returned=403),
+    Case("another site's form", get(b"Sec-Fetch-Site: cross-site"), returned=403),
+    Case("another workspace's page", get(b"Sec-Fetch-Site: same-site"), returned=403),
+    Case("an origin that is null", post(b"Origin: null"), returned=403),
     Case(
         "the workspace's own page",
         get(b"Sec-Fetch-Site: same-origin"),
-        saw_get(b"sec-fetch-site: same-origin"),
+        upstream_get(b"sec-fetch-site: same-origin"),
     ),
 )
