@@ -1,4 +1,4 @@
-"""Fixtures of every layer."""
+"""Fixtures of all layers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ from tests.services import Services, System
 
 pytest_plugins = ["tests.selection", "tests.schedule", "tests.report", "tests.skips", "tests.pauses"]
 
-# How long an example takes tells of the machine, not of the code.
+# The duration of an example depends on the machine, not on the code.
 hypothesis.settings.register_profile(
     "codehub", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -23,20 +23,20 @@ hypothesis.settings.load_profile("codehub")
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Tests run on the event loop that CodeHub runs on."""
+    """Run tests on the event loop that CodeHub uses."""
     return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="session")
 def services() -> Iterator[Services]:
-    """A real PostgreSQL and Redis, started at the first test that asks."""
+    """Real PostgreSQL and Redis, started for the first test that needs them."""
     with Services.running() as running:
         yield running
 
 
 @pytest.fixture
 async def database_url(services: Services) -> AsyncIterator[str]:
-    """A fresh database with CodeHub's schema."""
+    """A new database with CodeHub's schema."""
     url = await services.migrated_database()
     yield url
     await services.drop_database(url)
@@ -44,7 +44,7 @@ async def database_url(services: Services) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def empty_database_url(services: Services) -> AsyncIterator[str]:
-    """A fresh database without a schema."""
+    """A new database without a schema."""
     url = await services.empty_database()
     yield url
     await services.drop_database(url)
@@ -52,7 +52,7 @@ async def empty_database_url(services: Services) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def redis_url(services: Services) -> str:
-    """A Redis with nothing in it."""
+    """An empty Redis."""
     client = Redis.from_url(services.redis.url)
     await client.flushall()
     await client.aclose()
@@ -61,21 +61,21 @@ async def redis_url(services: Services) -> str:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[s3.S3Server]:
-    """A real S3 server, started at the first test that asks."""
+    """A real S3 server, started for the first test that needs it."""
     with s3.S3Server.running() as server:
         yield server
 
 
 @pytest.fixture
 def s3_url(s3_server: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty archive store on the S3 server, and the AWS variables that lead to it."""
+    """An empty archive store on the S3 server, with the AWS variables for it."""
     s3.use(s3_server.environment(), monkeypatch)
     return s3.new_store_url()
 
 
 @pytest.fixture
 def make_system() -> Iterator[Callable[..., System]]:
-    """Makes whole systems (`make_system(TTL_STANDBY_SECONDS="4")`), and ends all that belongs to them."""
+    """Make whole systems (`make_system(TTL_STANDBY_SECONDS="4")`), and end all their processes."""
     made: list[System] = []
 
     def make(**environment: str) -> System:
@@ -89,5 +89,5 @@ def make_system() -> Iterator[Callable[..., System]]:
 
 @pytest.fixture
 def up(make_system: Callable[..., System]) -> System:
-    """A whole system, started and ready."""
+    """A whole system that is ready."""
     return make_system().start()

@@ -27,7 +27,7 @@ NOTHING_RAN = {
     5: "pytest selected no test (one that is marked `full` needs CODEHUB_TEST_ALL=1)",
 }
 REPEATED_SETTINGS = ("CODEHUB_TEST_ALL", "CODEHUB_TEST_SEED", SWITCH, SEED)
-# Ends with its parent, even if that one was killed.
+# Ends with its parent, even if the parent was killed.
 BUSY_LOOP = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
 
 
@@ -61,7 +61,7 @@ class _Parser(argparse.ArgumentParser):
 def main() -> int:
     options = _read_options()
     for number in (signal.SIGINT, signal.SIGTERM):
-        # SIGINT, too: a shell starts what runs in the background with it ignored.
+        # SIGINT too, because a shell ignores it for background jobs.
         signal.signal(number, signal.default_int_handler)
     outputs = Path(tempfile.mkdtemp(prefix="codehub-flaky-"))
     first_seed = random.randrange(1_000_000)
@@ -127,7 +127,6 @@ def busy_loops(count: int) -> Iterator[None]:
 def _run_round(number: int, seed: int | None, tests: Sequence[str], outputs: Path) -> Round:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests]
     environment = {name: value for name, value in os.environ.items() if name not in (SWITCH, SEED)}
-    environment["CODEHUB_TEST_TIMES"] = "0"
     if seed is not None:
         environment |= {SWITCH: "1", SEED: str(seed)}
     output = outputs / f"round-{number}.txt"
@@ -144,7 +143,7 @@ def _run_round(number: int, seed: int | None, tests: Sequence[str], outputs: Pat
 
 def _run_pytest(command: Sequence[str], environment: Mapping[str, str], output: Path) -> int:
     with output.open("wb") as file:
-        # A group of its own: Ctrl-C reaches pytest through us, once.
+        # Its own process group, so that Ctrl-C reaches pytest once, from this process.
         process = subprocess.Popen(
             command, env=environment, process_group=0,
             stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,

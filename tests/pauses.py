@@ -53,7 +53,7 @@ PAUSED = {
 def install(seed: str, probability: float | None = None) -> None:
     """Add pauses to this process and to those that it forks; a second call changes nothing."""
     if any(type(finder).__name__ == PauseFinder.__name__ for finder in sys.meta_path):
-        return  # this file may be loaded under two names
+        return  # this file may be imported under two names
     pauses = Pauses(seed, probability)
     os.register_at_fork(before=pauses.count_fork, after_in_child=pauses.begin_in_fork)
     sys.meta_path.insert(0, PauseFinder(pauses))

@@ -1,4 +1,4 @@
-"""What a test run says at its end: each layer's time, its slowest tests, and how to repeat what failed."""
+"""Report at the end of a test run: times of the layers, slowest tests, and how to repeat failures."""
 
 import os
 import time
@@ -20,8 +20,8 @@ def layer_of(nodeid: str) -> str:
     return "/".join(parts[:2] if parts[:1] == ("integration",) else parts[:1]) or "tests"
 
 
-class FailuresAtOnce:
-    """Names a test as soon as it fails: the details follow at the end, which may be minutes away."""
+class ImmediateFailureReport:
+    """Plugin that names a test as soon as it fails; the details follow at the end of the run."""
 
     def __init__(self, terminal: TerminalReporter) -> None:
         self._terminal = terminal
@@ -34,7 +34,7 @@ class FailuresAtOnce:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """Why, in one line: a run that is interrupted never shows the details."""
+    """Return the reason in one line, because an interrupted run never shows the details."""
     crash = getattr(report.longrepr, "reprcrash", None)
     words = report.longreprtext if crash is None else crash.message
     return words.strip().partition("\n")[0][:300]
@@ -44,7 +44,7 @@ def _reason(report: pytest.TestReport) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if isinstance(terminal, TerminalReporter) and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(FailuresAtOnce(terminal))
+        config.pluginmanager.register(ImmediateFailureReport(terminal))
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:

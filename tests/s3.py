@@ -1,4 +1,4 @@
-"""A real S3 server for tests: versitygw, which `make install-tests` builds into the tools directory."""
+"""Real S3 server for tests: versitygw, which `make install-tests` builds into the tools directory."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ ACCESS_KEY, SECRET_KEY = "codehub-tests", "only-for-tests"
 
 
 class S3Server:
-    """One server with one bucket, in a directory of its own. `before` is put before its command."""
+    """Server with one bucket, in its own directory. `before` is put before its command."""
 
     def __init__(self, before: Sequence[str] = ()) -> None:
         self._before = before
@@ -35,7 +35,7 @@ class S3Server:
     @classmethod
     @contextlib.contextmanager
     def running(cls, before: Sequence[str] = ()) -> Iterator[Self]:
-        """Skips the test, saying why, where there is no server."""
+        """Start a server, or skip the test if the program is missing."""
         if not PROGRAM.exists():
             pytest.skip("there is no S3 server: `make install-tests` builds one")
         server = cls(before)
@@ -70,7 +70,7 @@ class S3Server:
             self._process = None
 
     def environment(self, endpoint: str | None = None) -> dict[str, str]:
-        """What CodeHub and its jobs are told of the way to the server."""
+        """Return the variables with which CodeHub and its jobs use the server."""
         return {
             "AWS_ENDPOINT_URL": endpoint or self.endpoint,
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -79,7 +79,7 @@ class S3Server:
         }
 
     def file(self, url: str, path: str) -> Path:
-        """Where the server keeps the content of an object of the store `url`."""
+        """Return the file in which the server stores an object of the store `url`."""
         return self.directory / "objects" / url.removeprefix("s3://") / path
 
     def _answers(self) -> bool:
@@ -93,12 +93,12 @@ class S3Server:
 
 
 def new_store_url() -> str:
-    """A part of the bucket that nobody has used."""
+    """Return the URL of an unused prefix of the bucket."""
     return f"s3://{BUCKET}/{new_id()}"
 
 
 def use(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives this process, and the jobs that it starts, these AWS variables and no others."""
+    """Give this process, and the jobs that it starts, these AWS variables and no others."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in environment.items():
@@ -106,7 +106,7 @@ def use(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begin_upload(url: str, key: str) -> None:
-    """An upload that nobody will finish."""
+    """Start an upload that is never finished."""
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     requests = S3Requests.from_environment(bucket)
     assert requests is not None

@@ -1,6 +1,6 @@
-"""How pytest-xdist spreads the tests: a worker takes a whole file, or a whole directory that shares a server.
+"""Distribution of tests by pytest-xdist: a worker takes a whole file, or a directory that shares a server.
 
-Files that take long come first, so that the run does not end with one worker at work and the others idle.
+Slow files come first, so that the run does not end with one busy worker and idle ones.
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 TOGETHER = ("tests/docker/", "tests/e2e/")
-"""A directory whose tests share an engine, or a browser and a system, that take long to start."""
+"""Directories whose tests share an engine, or a browser and a system, that take long to start."""
 FIRST = (
     "tests/e2e/",
     "tests/docker/",

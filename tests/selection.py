@@ -1,6 +1,6 @@
-"""Which tests run: `make test` takes representatives, `make test-all` takes everything.
+"""Selection of tests: `make test` runs representatives, `make test-all` runs everything.
 
-A test marked `full` runs in `make test-all` only. Where a layer has many equal cases, such as the cells of
+A test marked `full` runs in `make test-all` only. If a layer has many similar cases, such as the cells of
 the crash matrix or the histories of the simulation, `sample` picks some by a seed. The seed comes from the
 commit: each commit runs other cases, and the same commit always runs the same ones.
 """
@@ -40,7 +40,7 @@ def sample(cases: Sequence[T], count: int, name: str) -> list[T]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: runs in `make test-all` only")
-    os.environ["CODEHUB_TEST_SEED"] = str(SEED)  # the same one in every worker
+    os.environ["CODEHUB_TEST_SEED"] = str(SEED)  # the same in every worker
 
 
 def pytest_report_header() -> str:

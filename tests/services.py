@@ -1,4 +1,4 @@
-"""Real services for tests: PostgreSQL, Redis, and a whole `codehub up`."""
+"""Real services for tests: PostgreSQL, Redis and a whole `codehub up`."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ TOOLS_DIR = Path(os.environ.get("CODEHUB_TOOLS_DIR", default_tools_dir()))
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine from synchronous code without touching the tests' own event loops."""
+    """Run a coroutine from synchronous code, without touching the tests' event loops."""
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(work)
@@ -42,7 +42,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def short_temp_dir(within: Path = Path("/tmp")) -> Path:
-    """A data directory that system users may pass through, with room for the names of sockets."""
+    """Make a data directory that system users may enter, with a path short enough for sockets."""
     path = Path(tempfile.mkdtemp(prefix="ch-", dir=within))
     path.chmod(0o711)
     return path
@@ -52,7 +52,7 @@ _ports = itertools.count(os.getpid() * 1_021)
 
 
 def free_port() -> int:
-    """One that the kernel gives to nobody by itself; test processes beside each other begin apart."""
+    """Return a port below the kernel's ephemeral range. Each test process starts at another port."""
     while True:
         port = 12_000 + next(_ports) % 20_000
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -61,7 +61,7 @@ def free_port() -> int:
 
 
 class Services:
-    """One PostgreSQL and one Redis for a whole test session."""
+    """PostgreSQL and Redis for a whole test session."""
 
     def __init__(self) -> None:
         self.data_dir = short_temp_dir()
@@ -84,11 +84,11 @@ class Services:
             shutil.rmtree(services.data_dir)
 
     async def empty_database(self) -> str:
-        """The URL of a new database without a schema."""
+        """Create a database without a schema and return its URL."""
         return await self._create("template1")
 
     async def migrated_database(self) -> str:
-        """The URL of a new database with CodeHub's schema: a copy of one that was migrated once."""
+        """Create a database with CodeHub's schema, as a copy of a template, and return its URL."""
         if not self._has_template:
             await self._execute(f"CREATE DATABASE {TEMPLATE}")
             await migrate.upgrade(self.postgres.database_url(TEMPLATE))
@@ -113,7 +113,7 @@ class Services:
 
 
 class System:
-    """A whole `codehub up`, in a data directory of its own."""
+    """A whole `codehub up`, in its own data directory."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.data_dir = short_temp_dir()
@@ -157,16 +157,16 @@ class System:
         return self.process.wait(PATIENCE)
 
     def pids(self) -> dict[str, int]:
-        """Name -> process id of what `up` supervises."""
+        """Return the process id of each process that `up` supervises."""
         children: dict[str, Any] = json.loads((self.data_dir / "run" / "children.json").read_text())
         return {name: entry["pid"] for name, entry in children.items()}
 
     def kill9(self, *, everything: bool = True) -> None:
-        """kill -9 of `up`, and of all it supervises; workspaces and storage jobs are left alone."""
+        """Send SIGKILL to `up` and all that it supervises, but not to workspaces and storage jobs."""
         assert self.process is not None
         victims = [self.process.pid]
         for name, pid in self.pids().items() if everything else ():
-            # The coordinator's children are storage jobs, which a crash of CodeHub leaves alone.
+            # The coordinator's children are storage jobs, which survive a crash of CodeHub.
             victims += [pid] if name == "coordinator" else [pid, *descendants(pid)]
         for pid in victims:
             with contextlib.suppress(ProcessLookupError):
@@ -179,7 +179,7 @@ class System:
         return self.start()
 
     def client(self, username: str | None = None, password: str | None = None) -> httpx.Client:
-        """A signed-in client of the API."""
+        """Return a client of the API that is signed in."""
         client = httpx.Client(base_url=self.base_url, timeout=PATIENCE)
         body = {"username": username or self.admin_username, "password": password or self.admin_password}
         answer = client.post("/api/v1/login", json=body)
@@ -187,7 +187,7 @@ class System:
         return client
 
     def internal(self, part: str, path: str) -> tuple[int, bytes]:
-        """Ask the internal listener of a part; return the status and the body."""
+        """Send a request to the internal listener of a part; return the status and the body."""
         return internal_http.get(f"unix:{self.data_dir}/run/{part}-internal.sock", path, PATIENCE)
 
     def logs(self) -> str:
@@ -195,7 +195,7 @@ class System:
         return "\n".join(f"== {file.name}\n{file.read_text(errors='replace')[-4000:]}" for file in files)
 
     def close(self) -> None:
-        """Ends every process that belongs to this system, workspaces and orphans included."""
+        """End every process of this system, including workspaces and orphans."""
         if self.process is not None and self.process.poll() is None:
             try:
                 self.stop()
@@ -217,7 +217,7 @@ class System:
 
 
 def kill_processes_of(directory: Path) -> list[int]:
-    """kill -9 of every process that names the directory; what it found (empty when all are gone)."""
+    """Send SIGKILL to every process that names the directory; return those that it found."""
     found = processes_of(directory)
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
@@ -226,7 +226,7 @@ def kill_processes_of(directory: Path) -> list[int]:
 
 
 def processes_of(directory: Path) -> list[int]:
-    """Processes with the directory's unique name in command line, environment or working directory."""
+    """Return the processes with the directory in their command line, environment or working directory."""
     mark = os.fsencode(directory)
     found = {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in _description(pid)}
     for pid in list(found):

@@ -1,4 +1,4 @@
-"""Where everything can run, a skipped test hides something: `make test` sets CODEHUB_NO_SKIPS there."""
+"""Failing skips: if everything is installed, `make test` sets CODEHUB_NO_SKIPS, and a skip fails."""
 
 import os
 from collections.abc import Generator, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 INSTALLED = Path(__file__).parents[1] / ".make"
-OF_THIS_MACHINE = (
+MACHINE_REASONS = (
     "root can read everything",
     "needs control groups for disks",
     "needs homes on a disk",
@@ -19,14 +19,16 @@ OF_THIS_MACHINE = (
     "an ordinary user cannot run this Python",
     "this kernel mounts no file system with user quotas",
 )
-"""What no installation changes: who runs it, the kernel, the file system."""
+"""Reasons that no installation can remove: the user, the kernel, the file system."""
 OPTIONAL = {"there is no S3 server": "s3-server", "JupyterLab is missing": "jupyterlab"}
-"""What `make install-tests` says when it could not install it, and the stamp that it leaves when it could."""
+"""Reason of a skip -> stamp that `make install-tests` leaves if it could install the missing part."""
 
 
-def hides(reason: str, environment: Mapping[str, str] = os.environ, installed: Path = INSTALLED) -> bool:
-    """Whether a test that is skipped for this reason should have run."""
-    if not environment.get("CODEHUB_NO_SKIPS") or reason.startswith(OF_THIS_MACHINE):
+def should_have_run(
+    reason: str, environment: Mapping[str, str] = os.environ, installed: Path = INSTALLED
+) -> bool:
+    """Return whether a test that is skipped for this reason should have run."""
+    if not environment.get("CODEHUB_NO_SKIPS") or reason.startswith(MACHINE_REASONS):
         return False
     return not any(
         reason.startswith(words) and not (installed / stamp).exists() for words, stamp in OPTIONAL.items()
@@ -40,7 +42,7 @@ def pytest_runtest_makereport(
     report = yield
     if call.excinfo is not None and call.excinfo.errisinstance(pytest.skip.Exception):
         reason = str(call.excinfo.value)
-        if hides(reason):
+        if should_have_run(reason):
             report.outcome = "failed"
             report.longrepr = f"skipped where it should have run: {reason}"
     return report

@@ -1,4 +1,4 @@
-"""System calls, made from inside a workspace by Perl, which needs little more than the C library."""
+"""System calls from inside a workspace, made by Perl, which needs little more than the C library."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ for (@ARGV) {
 """
 
 Calls = dict[str, tuple[int, ...]]
-"""By name: the number and the arguments."""
+"""Name -> number and arguments."""
 
 
 def denied_calls() -> Calls:
-    """Every call that answers EPERM. The arguments are such that without a filter none of them does harm."""
+    """Return every call that must return EPERM, with arguments that are harmless without a filter."""
     calls = {name: (number, -1, -1, -1, -1) for name in DENIED if (number := _number(name)) is not None}
     socket = _number("socket") or 0
     return calls | {
@@ -44,7 +44,7 @@ def denied_calls() -> Calls:
 
 
 def allowed_calls() -> Calls:
-    """What a debugger does first."""
+    """Return the first calls of a debugger."""
     kind = machine()
     assert kind is not None
     return {
@@ -62,7 +62,7 @@ def _number(name: str) -> int | None:
 
 
 def command(calls: Calls, perl: str = "/usr/bin/perl") -> str:
-    """Return shell words that make the calls and print what each answers."""
+    """Return a shell command that makes the calls and prints their results."""
     arguments = [",".join(map(str, (name, *call))) for name, call in calls.items()]
     return f"{perl} -e {shlex.quote(_MAKE_CALLS)} {shlex.join(arguments)}"
 
@@ -73,12 +73,13 @@ def answers(printed: str) -> dict[str, str]:
     return {name: errno.errorcode.get(int(number), "") for name, number in lines}
 
 
-def without(told: Mapping[str, str], error: str) -> dict[str, str]:
-    return {name: answer for name, answer in told.items() if answer != error}
+def other_results(results: Mapping[str, str], error: str) -> dict[str, str]:
+    """Return the calls with any other result than this error."""
+    return {name: result for name, result in results.items() if result != error}
 
 
-def put_perl(directory: Path) -> str:
-    """Copy Perl and its libraries into a directory, where an image has none. Return how to call it there."""
+def copy_perl(directory: Path) -> str:
+    """Copy Perl and its libraries into a directory, for an image without Perl; return its command."""
     perl = shutil.which("perl")
     assert perl is not None
     listed = subprocess.run(["ldd", perl], capture_output=True, text=True, check=True).stdout

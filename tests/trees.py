@@ -1,4 +1,4 @@
-"""Home directories to test with, and a hash that tells whether two of them are the same."""
+"""Home directories for tests, and a hash that is equal for equal trees."""
 
 import errno
 import hashlib
@@ -16,15 +16,15 @@ from pathlib import Path
 _NOBODY = 0xFFFFFFFF
 _BLOCK = 1 << 16
 INVISIBLE = "\N{TAG LATIN SMALL LETTER A}"
-"""A character that turning a name into another charset may drop without a word."""
+"""A character that a conversion of the charset may drop silently."""
 IN_UTF_8 = os.environ | {"LC_ALL": "C.UTF-8"}
-"""Where a plain tar keeps every character."""
+"""Environment in which tar keeps every character."""
 _ACCESS_ACL = "system.posix_acl_access"
 _NET_RAW = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
 
 
 def make_tree(path: Path, seed: int, files: int = 40) -> None:
-    """Fill a directory with everything that a home may contain, the same for each seed."""
+    """Fill a directory with every kind of entry that a home may contain; equal for equal seeds."""
     rng = random.Random(seed)
     path.mkdir(parents=True, exist_ok=True)
     folders = _make_folders(path, rng)
@@ -41,10 +41,10 @@ def make_tree(path: Path, seed: int, files: int = 40) -> None:
     os.utime(path, ns=(1, 1_600_000_000_123_456_789 + seed))
 
 
-def give_to_its_user(home: Path) -> None:
-    """Make everything in a home belong to whom the home belongs to, as if the workspace had made it.
+def chown_to_home_owner(home: Path) -> None:
+    """Give every entry of a home to the home's owner, as if the workspace had created it.
 
-    A restore under root does the same to what belongs to others.
+    A restore under root does the same with entries of other users.
     """
     owner = home.stat().st_uid
     if os.geteuid() == 0:
@@ -52,7 +52,7 @@ def give_to_its_user(home: Path) -> None:
 
 
 def tree_hash(path: Path) -> str:
-    """Content, modes, owners, times, link targets, hard links, and extended attributes of a tree."""
+    """Return a hash of a tree's content, modes, owners, times, links and extended attributes."""
     digest = hashlib.sha256()
     groups: dict[tuple[int, int], bytes] = {}
     for relative in sorted(_walk(os.fsencode(path), b".")):
@@ -61,7 +61,7 @@ def tree_hash(path: Path) -> str:
 
 
 def snapshot(path: Path) -> dict[bytes, str]:
-    """Each entry with its own hash, to see where two trees differ."""
+    """Return the hash of each entry, to see where two trees differ."""
     groups: dict[tuple[int, int], bytes] = {}
     entries = {}
     for relative in sorted(_walk(os.fsencode(path), b".")):
@@ -72,7 +72,7 @@ def snapshot(path: Path) -> dict[bytes, str]:
 
 
 def make_many_files(path: Path, count: int) -> None:
-    """Small files, a hundred in a folder."""
+    """Make small files, a hundred in each folder."""
     for first in range(0, count, 100):
         folder = path / f"{first // 10_000}" / f"{first}"
         folder.mkdir(parents=True)
@@ -85,20 +85,20 @@ def make_many_files(path: Path, count: int) -> None:
 
 
 def make_huge_file(path: Path, size: int) -> None:
-    """Nearly all of it is a hole."""
+    """Make a sparse file, nearly all of which is a hole."""
     with open(path, "wb") as file:
         for position in (0, size // 2 + 12_345, size - 4097):
             file.seek(position)
             file.write(random.Random(position).randbytes(4097))
 
 
-def make_environment(path: Path) -> None:
-    """A Python environment: its links lead out of the home."""
+def make_python_environment(path: Path) -> None:
+    """Make a Python environment, whose links lead out of the home."""
     venv.EnvBuilder(symlinks=True, with_pip=False).create(path)
 
 
 def make_special_files(path: Path) -> list[str]:
-    """What no archive holds; the names of them."""
+    """Make entries that no archive can contain; return their names."""
     path.mkdir()
     os.mkfifo(path / "pipe")
     os.link(path / "pipe", path / "same pipe")
@@ -143,7 +143,7 @@ def _hash_entry(
 
 
 def _content_hash(path: bytes, size: int) -> str:
-    """Blocks that are not empty and where they lie: the same for a hole and for zeros, and quick on holes."""
+    """Hash the blocks that are not all zeros, with their positions: quick on holes, equal for zeros."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         position = 0
@@ -156,7 +156,7 @@ def _content_hash(path: bytes, size: int) -> str:
 
 
 def _next_data(fd: int, position: int) -> int:
-    """Where the next block that is no hole begins, or a place behind the end."""
+    """Return the start of the next block that is not a hole, or a position beyond the end."""
     try:
         return os.lseek(fd, position, os.SEEK_DATA) // _BLOCK * _BLOCK
     except OSError as error:
@@ -262,7 +262,7 @@ def _make_attributes(path: Path) -> None:
 
 
 def _make_locked_attributes(path: Path, acl: bytes) -> None:
-    """On what its owner may only read, as a download that was made read-only."""
+    """Make read-only entries with attributes, such as a download that was made read-only."""
     path.mkdir()
     for name, attribute, value in (("file", "user.origin", b"elsewhere"), ("shared", _ACCESS_ACL, acl)):
         (path / name).write_text("read-only")
@@ -274,13 +274,13 @@ def _make_locked_attributes(path: Path, acl: bytes) -> None:
 
 
 def _is_in_memory(path: Path) -> bool:
-    said = subprocess.run(["stat", "-f", "-c", "%T", path], check=True, stdout=subprocess.PIPE, text=True)
-    return said.stdout == "tmpfs\n"
+    done = subprocess.run(["stat", "-f", "-c", "%T", path], check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout == "tmpfs\n"
 
 
 def some_acl() -> bytes:
-    """In the kernel's form: (tag, permissions, id) each."""
-    # A user namespace knows no other user than one's own.
+    """Return an ACL in the kernel's format: a tag, permissions and an id for each entry."""
+    # A user namespace has no other user than the current one.
     someone = 1234 if os.geteuid() == 0 else os.geteuid()
     entries = (
         (0x01, 6, _NOBODY), (0x02, 4, someone), (0x04, 4, _NOBODY), (0x10, 4, _NOBODY), (0x20, 0, _NOBODY)
@@ -307,7 +307,7 @@ def _make_odd_owners(path: Path) -> None:
 
 
 def _make_locked_folder(path: Path) -> None:
-    """Only root can look into a folder without permissions; for others it would be unreadable."""
+    """Make a folder without permissions, which only root can read."""
     if os.geteuid() != 0:
         return
     (path / "locked").mkdir()

@@ -1,6 +1,6 @@
-"""Waiting for a condition, with one bound for every test.
+"""Waiting for a condition, with one timeout for every test.
 
-The bound only ends a test that would hang: no test may pass or fail by how long something takes.
+The timeout only ends a test that would hang: no test may pass or fail by how long something takes.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 PATIENCE = 120.0
-"""Seconds. Generous, because a loaded machine is slow and a passing test never waits this long."""
+"""Timeout in seconds. It is generous: a loaded machine is slow, and a passing test never waits this long."""
 
 
 def wait_for(condition: Callable[[], T], what: str, every: float = 0.05) -> T:
@@ -23,12 +23,12 @@ def wait_for(condition: Callable[[], T], what: str, every: float = 0.05) -> T:
 
 
 def wait_while_growing(look: Callable[[], int], goal: int, what: str, every: float = 0.05) -> None:
-    """Wait until a number reaches its goal; fail when it stands still for too long."""
+    """Wait until a number reaches its goal; fail if it stops growing."""
     seen, deadline = -1, 0.0
     while (value := look()) < goal:
         if value > seen:
             seen, deadline = value, time.monotonic() + PATIENCE
-        assert time.monotonic() < deadline, f"waited {PATIENCE:.0f} s for {what} to go on from {seen}"
+        assert time.monotonic() < deadline, f"waited {PATIENCE:.0f} s for {what} to grow beyond {seen}"
         time.sleep(every)
 
 
@@ -47,7 +47,7 @@ async def eventually(
 
 
 async def until(condition: Callable[[], object], what: str, every: float = 0.02) -> None:
-    """Wait for a condition that can be read without awaiting anything."""
+    """Wait for a condition that is not a coroutine."""
 
     async def look() -> object:
         return condition()

@@ -14,7 +14,7 @@ from codehub.domain.backends import Backends
 from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
 from tests.chaos.coordinators import OWNER, Installation, eventually, running_ides
-from tests.trees import give_to_its_user, make_tree, tree_hash
+from tests.trees import chown_to_home_owner, make_tree, tree_hash
 
 LIMITS = Limits(100, 100)
 STATES = (DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
@@ -68,7 +68,7 @@ class MovingWorkspace:
         )
         await settle(installation, workspace.id, DesiredState.STANDBY)
         make_tree(workspace._home, seed, files=3)
-        give_to_its_user(workspace._home)
+        chown_to_home_owner(workspace._home)
         workspace._hash = tree_hash(workspace._home)
         return workspace
 
@@ -105,7 +105,7 @@ class MovingWorkspace:
     def _work(self) -> None:
         """Change the home, so that a restore of an older archive would be noticed."""
         (self._home / f"version {self.moves % 3}").write_bytes(self._random.randbytes(1000))
-        give_to_its_user(self._home)
+        chown_to_home_owner(self._home)
         self._hash = tree_hash(self._home)
 
     def check_home(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.selection import sample
 from tests.services import System, kill_processes_of, processes_of
-from tests.trees import give_to_its_user, make_tree, tree_hash
+from tests.trees import chown_to_home_owner, make_tree, tree_hash
 from tests.waiting import wait_for
 
 FAST = {
@@ -81,7 +81,7 @@ class FilledWorkspace:
         make_tree(self.home(), seed=7)
         for number in range(FILES):
             (self.home() / f"noise-{number}").write_bytes(os.urandom(FILE_SIZE))
-        give_to_its_user(self.home())
+        chown_to_home_owner(self.home())
         return tree_hash(self.home())
 
     def get(self) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.chaos.crash_matrix.installation import IDE
-from tests.owner import Owner
 from tests.services import System, processes_of
 from tests.waiting import wait_for
+from tests.workspace_client import WorkspaceClient
 
 FORMER_COMMIT = "ed51c6f29c746fd9c0de6fd02b5f4e2445be01b9"
 """The last commit in which packages and modules had their former names."""
@@ -140,25 +140,25 @@ def _is_job(pid: int) -> bool:
     )
 
 
-def operation_of(owner: Owner) -> tuple[Any, ...]:
+def operation_of(owner: WorkspaceClient) -> tuple[Any, ...]:
     now = owner.workspace()
     return now["operation"], now["error_count"]
 
 
 def test_running_workspaces_and_jobs_survive_an_upgrade(system: UpgradedSystem, tar: BlockingTar) -> None:
-    running = Owner(system)
-    archived, restored = (Owner(system, state="STANDBY", client=running.client) for _ in range(2))
-    running.reaches("RUNNING")
+    running = WorkspaceClient(system)
+    archived, restored = (WorkspaceClient(system, state="STANDBY", client=running.client) for _ in range(2))
+    running.wait_for_phase("RUNNING")
     tar.let("--create")
-    restored.reaches("STANDBY")
-    restored.goes_to("ARCHIVED")
+    restored.wait_for_phase("STANDBY")
+    restored.move_to("ARCHIVED")
     tar.let("--create", begin=False)
-    archived.reaches("STANDBY")
+    archived.wait_for_phase("STANDBY")
     (archived.home / "work").write_text("precious")
-    archived.wish("ARCHIVED")
-    restored.wish("STANDBY")
+    archived.set_desired_state("ARCHIVED")
+    restored.set_desired_state("STANDBY")
     wait_for(lambda: tar.is_waiting("--create") and tar.is_waiting("--extract"), "both jobs to run")
-    before = ides(), jobs_of(system), running.story()
+    before = ides(), jobs_of(system), running.timeline_events()
     assert before[0] and len(before[1]) == 2
 
     system.kill9()
@@ -166,20 +166,20 @@ def test_running_workspaces_and_jobs_survive_an_upgrade(system: UpgradedSystem, 
     client = system.client()
     for owner in (running, archived, restored):
         owner.client = client
-    assert (ides(), jobs_of(system), running.story()) == before
+    assert (ides(), jobs_of(system), running.timeline_events()) == before
     assert operation_of(archived) == ("ARCHIVING", 0)
 
     tar.let("--create")
-    archived.reaches("ARCHIVED")
+    archived.wait_for_phase("ARCHIVED")
     assert client.post(f"/api/v1/workspaces/{restored.id}/cancel").status_code == 200
-    restored.reaches("ARCHIVED")
+    restored.wait_for_phase("ARCHIVED")
     wait_for(lambda: jobs_of(system) == [], "the job of the former version to be killed")
     tar.let("--extract")
-    archived.goes_to("STANDBY")
+    archived.move_to("STANDBY")
     assert (archived.home / "work").read_text() == "precious"
 
-    running.reaches("RUNNING")
+    running.wait_for_phase("RUNNING")
     assert client.get(f"/w/{running.id}/").text == "ok"
-    assert ides() == before[0] and running.story() == before[2]
-    running.goes_to("STANDBY")
+    assert ides() == before[0] and running.timeline_events() == before[2]
+    running.move_to("STANDBY")
     assert ides() == []

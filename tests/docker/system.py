@@ -4,8 +4,8 @@ import subprocess
 from pathlib import Path
 
 from tests.docker.engine import TINY, OwnEngine
-from tests.owner import Owner
 from tests.services import System, free_port
+from tests.workspace_client import WorkspaceClient
 
 IMAGES = f"""
 [[image]]
@@ -54,5 +54,5 @@ def networks(engine: OwnEngine) -> list[str]:
     return engine.docker("network", "ls", "--quiet", "--filter", "type=custom").split()
 
 
-def container_of(engine: OwnEngine, owner: Owner) -> str:
+def container_of(engine: OwnEngine, owner: WorkspaceClient) -> str:
     return engine.docker("ps", "--quiet", "--no-trunc", "--filter", f"name=codehub-ws-{owner.id}")

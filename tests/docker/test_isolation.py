@@ -15,7 +15,7 @@ from codehub.runtimes.block_device import disk_of
 from codehub.runtimes.egress import Egress
 from codehub.runtimes.open_files import open_files
 from tests.docker.conftest import TINY_IMAGE, RuntimeFixture
-from tests.reach import own_addresses
+from tests.reachability import own_addresses
 from tests.services import Services
 from tests.waiting import wait_for
 

@@ -15,22 +15,22 @@ from tests.docker.system import DockerSystem, on_engine, write_images
 from tests.integration.runtimes.conftest import post
 from tests.integration.runtimes.network_peers import listening
 from tests.integration.runtimes.test_reach_system import IMAGES as PROCESS_IMAGES
-from tests.owner import Owner
-from tests.reach import (
+from tests.reachability import (
     Answers,
-    everything_below,
-    from_here,
-    from_namespaces_of,
+    connect_command,
+    connect_from_host,
+    connect_from_namespaces,
     listening_ports,
     listening_sockets,
-    outside_of_workspaces,
     own_addresses,
-    question,
-    read_here,
-    read_in_namespaces_of,
+    paths_below,
+    processes_on_host,
+    read_from_host,
+    read_from_namespaces,
     successes,
 )
 from tests.services import System, processes_of, run
+from tests.workspace_client import WorkspaceClient
 
 OUR_FILES = {"/etc/passwd", "/etc/group", CODE_SERVER_CONFIG}
 THE_ENGINES_FILES = {"/etc/resolv.conf", "/etc/hostname", "/etc/hosts", "/sbin/docker-init"}
@@ -40,7 +40,7 @@ THE_ENGINES_FILES = {"/etc/resolv.conf", "/etc/hostname", "/etc/hosts", "/sbin/d
 class Container:
     """A workspace's container, as the engine describes it."""
 
-    owner: Owner
+    owner: WorkspaceClient
     description: dict[str, Any]
 
     @property
@@ -62,10 +62,10 @@ class Container:
         return str(network["Gateway"])
 
     def reaches(self, *names: str, dropped: Iterable[str] = ()) -> set[str]:
-        return successes(from_namespaces_of(self.first_process, self.uid, *names, dropped=dropped))
+        return successes(connect_from_namespaces(self.first_process, self.uid, *names, dropped=dropped))
 
     def reads(self, *paths: str) -> set[str]:
-        return successes(read_in_namespaces_of(self.first_process, self.uid, *paths))
+        return successes(read_from_namespaces(self.first_process, self.uid, *paths))
 
 
 @dataclass(frozen=True)
@@ -93,22 +93,26 @@ def stage(own_engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def set_up(engine: OwnEngine, system: DockerSystem) -> SystemFixture:
-    asking, other, archived = Owner(system), Owner(system), Owner(system, state="ARCHIVED")
-    asking.reaches("RUNNING")
-    other.reaches("RUNNING")
-    archived.reaches("ARCHIVED")
+    asking, other, archived = (
+        WorkspaceClient(system),
+        WorkspaceClient(system),
+        WorkspaceClient(system, state="ARCHIVED"),
+    )
+    asking.wait_for_phase("RUNNING")
+    other.wait_for_phase("RUNNING")
+    archived.wait_for_phase("ARCHIVED")
     (other.home / "private").write_text("secret")
     return SystemFixture(engine, system, container(engine, asking), container(engine, other))
 
 
-def container(engine: OwnEngine, owner: Owner) -> Container:
+def container(engine: OwnEngine, owner: WorkspaceClient) -> Container:
     [description] = json.loads(engine.docker("inspect", f"codehub-ws-{owner.id}"))
     return Container(owner, description)
 
 
 def test_of_everything_that_listens_only_the_public_port_is_reached(stage: SystemFixture) -> None:
     system, engine = stage.system, stage.engine
-    processes = outside_of_workspaces([*processes_of(system.data_dir), *processes_of(engine.directory)])
+    processes = processes_on_host([*processes_of(system.data_dir), *processes_of(engine.directory)])
     sockets = listening_sockets(processes)
     assert {Path(name).name for name in sockets} >= {
         ".s.PGSQL.5432", "redis.sock", "api.sock", "docker.sock", "containerd.sock",
@@ -117,7 +121,7 @@ def test_of_everything_that_listens_only_the_public_port_is_reached(stage: Syste
 
     public = {f"{address}:{system.port}" for address in (stage.asking.gateway, own_addresses()[0])}
     closed = {*sockets, f"127.0.0.1:{system.port}", stage.other.ide}
-    assert successes(from_here(*closed, *public)) == {*closed, *public}
+    assert successes(connect_from_host(*closed, *public)) == {*closed, *public}
     with listening(f"{stage.asking.owner.home}/s") as socket:
         os.chmod(socket, 0o666)
         reachable = {stage.asking.ide, f"{HOME}/s"}  # proves that the probe itself works
@@ -127,8 +131,8 @@ def test_of_everything_that_listens_only_the_public_port_is_reached(stage: Syste
 
 def test_nothing_below_the_data_directory_or_the_engines_is_read(stage: SystemFixture) -> None:
     data_dir, engine_dir = stage.system.data_dir, stage.engine.directory
-    paths = [*everything_below(data_dir), str(engine_dir), *map(str, engine_dir.iterdir())]
-    read = successes(read_here(*paths))
+    paths = [*paths_below(data_dir), str(engine_dir), *map(str, engine_dir.iterdir())]
+    read = successes(read_from_host(*paths))
     for part in ("jobs", "archives", "logs", "volumes", "runtime", "postgres", "redis"):
         assert any(Path(path).is_relative_to(data_dir / part) for path in read), part
     assert {str(stage.other.owner.home / "private"), str(engine_dir / "data")} <= read
@@ -156,11 +160,11 @@ def test_a_workspace_of_the_process_runtime_does_not_reach_the_engine(
     images = tmp_path / "images.toml"
     images.write_text(PROCESS_IMAGES)
     system = make_system(IMAGES_FILE=str(images)).start()
-    owner = Owner(system)
-    owner.reaches("RUNNING")
-    sockets = listening_sockets(outside_of_workspaces(processes_of(own_engine.directory)))
+    owner = WorkspaceClient(system)
+    owner.wait_for_phase("RUNNING")
+    sockets = listening_sockets(processes_on_host(processes_of(own_engine.directory)))
     assert str(own_engine.directory / "docker.sock") in sockets
-    assert successes(from_here(*sockets)) == sockets
+    assert successes(connect_from_host(*sockets)) == sockets
     ide = system.data_dir / "runtime" / owner.id / "up" / "ide.sock"
-    answers: Answers = json.loads(run(post(str(ide), question(*sockets))))
+    answers: Answers = json.loads(run(post(str(ide), connect_command(*sockets))))
     assert answers.keys() == sockets and not successes(answers)

@@ -8,38 +8,38 @@ import pytest
 from codehub.runtimes.docker.networks import SPARES
 from tests.docker.engine import OwnEngine
 from tests.docker.system import DockerSystem, container_of, networks
-from tests.owner import Owner
 from tests.selection import EVERYTHING
 from tests.waiting import PATIENCE, wait_for
+from tests.workspace_client import WorkspaceClient
 
 AT_ONCE = 50 if EVERYTHING else 8
 
 
 def test_the_lifecycle_of_a_workspace_on_docker(engine: OwnEngine, system: DockerSystem) -> None:
-    owner, unlucky = Owner(system.start()), Owner(system, "unreachable")
-    owner.reaches("RUNNING")
+    owner, unlucky = WorkspaceClient(system.start()), WorkspaceClient(system, "unreachable")
+    owner.wait_for_phase("RUNNING")
     assert owner.client.get(f"/w/{owner.id}/healthz").text == "ok"
     assert engine.inside(owner.id, "echo precious > $HOME/file").returncode == 0
 
     first = container_of(engine, owner)
     engine.docker("rm", "--force", f"codehub-ws-{owner.id}")
     wait_for(lambda: container_of(engine, owner) not in ("", first), "the container to come back")
-    owner.reaches("RUNNING")
+    owner.wait_for_phase("RUNNING")
 
     second = container_of(engine, owner)
     engine.docker("kill", f"codehub-ws-{owner.id}")
     wait_for(lambda: container_of(engine, owner) not in ("", second), "the container to come back again")
-    owner.reaches("RUNNING")
+    owner.wait_for_phase("RUNNING")
 
-    owner.wish("STANDBY")
-    owner.reaches("STANDBY")
+    owner.set_desired_state("STANDBY")
+    owner.wait_for_phase("STANDBY")
     assert engine.docker("ps", "--all", "--quiet") == ""
     wait_for(lambda: len(networks(engine)) <= SPARES, "only spare networks to be left")
 
-    owner.wish("ARCHIVED")
-    owner.reaches("ARCHIVED")
-    owner.wish("RUNNING")
-    owner.reaches("RUNNING")
+    owner.set_desired_state("ARCHIVED")
+    owner.wait_for_phase("ARCHIVED")
+    owner.set_desired_state("RUNNING")
+    owner.wait_for_phase("RUNNING")
     assert engine.inside(owner.id, "cat $HOME/file").stdout == b"precious\n"
 
     wait_for(lambda: unlucky.workspace()["phase"] == "ERROR", "the pull to be given up")
@@ -49,7 +49,7 @@ def test_the_lifecycle_of_a_workspace_on_docker(engine: OwnEngine, system: Docke
 
     engine.stop()
     engine.start()
-    owner.reaches("RUNNING")
+    owner.wait_for_phase("RUNNING")
     wait_for(lambda: engine.inside(owner.id, "true").returncode == 0, "the container after the restart")
 
     third = container_of(engine, owner)
@@ -63,8 +63,8 @@ def test_auto_takes_docker_and_leaving_it_leaves_no_container_on_a_home(
     engine: OwnEngine, system: DockerSystem
 ) -> None:
     system.runtime = "auto"
-    owner = Owner(system.start())
-    owner.reaches("RUNNING")
+    owner = WorkspaceClient(system.start())
+    owner.wait_for_phase("RUNNING")
     assert "docker: Docker" in system.command("doctor").communicate(timeout=PATIENCE)[0]
     assert system.stop() == 0
     system.runtime = "process"
@@ -78,14 +78,14 @@ def test_many_workspaces_at_once(engine: OwnEngine, make_docker_system: Callable
     limits = {"LIMITS_MAX_RUNNING_PER_USER": str(AT_ONCE), "LIMITS_MAX_RUNNING_GLOBAL": str(AT_ONCE)}
     system = make_docker_system(**limits).start()
     client = system.client()
-    owners = [Owner(system, client=client) for _ in range(AT_ONCE)]
+    owners = [WorkspaceClient(system, client=client) for _ in range(AT_ONCE)]
     all_reach(owners, "RUNNING")
     for owner in owners:
         (owner.home / "name").write_text(owner.id)
         assert client.get(f"/w/{owner.id}/home/name").text == owner.id
 
     for owner in owners:
-        owner.wish("STANDBY")
+        owner.set_desired_state("STANDBY")
     all_reach(owners, "STANDBY")
     assert engine.docker("ps", "--all", "--quiet") == ""
     wait_for(lambda: len(networks(engine)) <= SPARES, "only spare networks to be left")
@@ -94,7 +94,7 @@ def test_many_workspaces_at_once(engine: OwnEngine, make_docker_system: Callable
     assert networks(engine) == []
 
 
-def all_reach(owners: list[Owner], phase: str) -> None:
+def all_reach(owners: list[WorkspaceClient], phase: str) -> None:
     """Wait for all workspaces, with the request that the dashboard makes."""
 
     def all_there() -> bool:
@@ -116,9 +116,9 @@ def test_workspaces_come_back_with_their_homes_after_a_kill_of_the_engine(
     engine: OwnEngine, make_docker_system: Callable[..., DockerSystem]
 ) -> None:
     system = make_docker_system().start()
-    owners = [Owner(system) for _ in range(2)]
+    owners = [WorkspaceClient(system) for _ in range(2)]
     for owner in owners:
-        owner.reaches("RUNNING")
+        owner.wait_for_phase("RUNNING")
         assert engine.inside(owner.id, f"echo {owner.id} > $HOME/file").returncode == 0
     before = {container_of(engine, owner) for owner in owners}
 
@@ -126,6 +126,6 @@ def test_workspaces_come_back_with_their_homes_after_a_kill_of_the_engine(
     engine.start()
     for owner in owners:
         wait_for(lambda: container_of(engine, owner) not in {"", *before}, "another container")  # noqa: B023
-        owner.reaches("RUNNING")
+        owner.wait_for_phase("RUNNING")
         assert owner.client.get(f"/w/{owner.id}/home/file").text == f"{owner.id}\n"
-        assert "error" not in owner.story()
+        assert "error" not in owner.timeline_events()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.skips import OPTIONAL, hides
+from tests.skips import OPTIONAL, should_have_run
 
 ROOT = Path(__file__).parents[2]
 NO_SKIPS = {"CODEHUB_NO_SKIPS": "1"}
@@ -58,7 +58,7 @@ def test_a_skip_that_hides_something_fails(tmp_path: Path, switch: dict[str, str
 
 @pytest.mark.parametrize("reason", OPTIONAL)
 def test_an_optional_part_that_was_installed_must_not_be_missing(tmp_path: Path, reason: str) -> None:
-    assert not hides(f"{reason}, it says", NO_SKIPS, tmp_path)
+    assert not should_have_run(f"{reason}, it says", NO_SKIPS, tmp_path)
     (tmp_path / OPTIONAL[reason]).touch()
-    assert hides(f"{reason}, it says", NO_SKIPS, tmp_path)
-    assert not hides(f"{reason}, it says", {}, tmp_path)
+    assert should_have_run(f"{reason}, it says", NO_SKIPS, tmp_path)
+    assert not should_have_run(f"{reason}, it says", {}, tmp_path)

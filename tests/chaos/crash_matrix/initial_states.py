@@ -7,7 +7,7 @@ from codehub.domain.states import DesiredState, Phase
 from tests.chaos.crash_matrix.installation import Installation
 from tests.chaos.crash_matrix.scenario import NEWER, OLDER
 from tests.chaos.crash_matrix.user_actions import Action, create_workspace, delete, request_state, undelete
-from tests.trees import give_to_its_user, make_tree, tree_hash
+from tests.trees import chown_to_home_owner, make_tree, tree_hash
 
 
 async def build_initial_states(installation: Installation, bulk: int) -> dict[str, str]:
@@ -21,7 +21,7 @@ async def build_initial_states(installation: Installation, bulk: int) -> dict[st
     await installation.wait_for_phase(Phase.STANDBY)
     make_tree(installation.home, seed=4, files=8)
     (installation.home / "bulk").write_bytes(random.Random(1).randbytes(bulk))
-    give_to_its_user(installation.home)
+    chown_to_home_owner(installation.home)
     hashes = {OLDER: tree_hash(installation.home)}
     await _advance(installation, request_state(DesiredState.ARCHIVED), Phase.ARCHIVED, "archived")
     await _advance(installation, delete, Phase.DELETED, "trash")
@@ -31,7 +31,7 @@ async def build_initial_states(installation: Installation, bulk: int) -> dict[st
     (archive,) = installation.root.glob("archives/*/*/home.tar.zst")
     hashes[hashlib.sha256(archive.read_bytes()).hexdigest()] = OLDER
     (installation.home / "since").write_text("what the archive does not have")
-    give_to_its_user(installation.home)
+    chown_to_home_owner(installation.home)
     hashes[NEWER] = tree_hash(installation.home)
     await installation.save_state("standby")
     installation.home.rename(installation.hidden_home)

@@ -35,7 +35,7 @@ from codehub.storage.errors import TooManyArchives
 from codehub.storage.jobs.local_jobs import LocalJobs
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, JobSpec
 from tests.integration.coordinator.conftest import LIMITS, UID_BASE, CoordinatorStack, value
-from tests.trees import give_to_its_user, make_tree, tree_hash
+from tests.trees import chown_to_home_owner, make_tree, tree_hash
 from tests.waiting import eventually, until, wait_for
 
 
@@ -63,7 +63,7 @@ async def test_the_whole_life_keeps_every_byte(stack: CoordinatorStack) -> None:
     assert running.upstream is not None
     home = await stack.home(workspace_id)
     make_tree(home, seed=1)
-    give_to_its_user(home)
+    chown_to_home_owner(home)
     before = tree_hash(home)
 
     standing = await stack.reach(workspace_id, DesiredState.STANDBY)
@@ -152,7 +152,7 @@ async def test_delete_goes_through_the_archive_and_undelete_brings_the_home_back
     await stack.until_phase(workspace_id, Phase.RUNNING)
     home = await stack.home(workspace_id)
     make_tree(home, seed=2)
-    give_to_its_user(home)
+    chown_to_home_owner(home)
     before = tree_hash(home)
     async with stack.engine.begin() as conn:
         await gate.delete(conn, workspace_id, actor="u1", now=datetime.now(UTC))

@@ -32,10 +32,10 @@ from codehub.domain.ttl import TtlDefaults
 from codehub.domain.workspace import Workspace
 from codehub.host.file_lock import try_lock
 from codehub.storage.archive.async_archive_store import ArchiveStore
-from tests.halfway import sleepy_tar
 from tests.integration.coordinator.conftest import CoordinatorStack
+from tests.paused_jobs import pausing_tar
 from tests.services import processes_of
-from tests.trees import give_to_its_user, make_tree, tree_hash
+from tests.trees import chown_to_home_owner, make_tree, tree_hash
 from tests.waiting import eventually
 
 HOUR = timedelta(hours=1)
@@ -521,7 +521,7 @@ async def full_home(stack: CoordinatorStack, workspace_id: str) -> tuple[Path, s
     make_tree(home, seed=5)
     for number in range(32):
         (home / f"noise-{number}").write_bytes(os.urandom(1 << 20))
-    give_to_its_user(home)
+    chown_to_home_owner(home)
     return home, tree_hash(home)
 
 
@@ -529,7 +529,7 @@ async def stop_job_halfway(
     stack: CoordinatorStack, workspace_id: str, desired: DesiredState, reached: Callable[[], object]
 ) -> None:
     """Request a state, and stop its job in the middle of its work, where it stays until it is killed."""
-    with sleepy_tar():
+    with pausing_tar():
         await stack.set_desired_state(workspace_id, desired)
         await eventually(lambda: asyncio.to_thread(reached), "the job to be halfway")
     (job_id,) = await stack.providers.jobs.list()

@@ -17,7 +17,13 @@ from codehub.settings import load
 from tests.integration.coordinator.conftest import IDE
 from tests.integration.gateway import issuing
 from tests.integration.gateway.test_ports_system import APP_PORT, NAVIGATION, Owner
-from tests.reach import everything_below, from_namespaces_of, read_here, read_in_namespaces_of, successes
+from tests.reachability import (
+    connect_from_namespaces,
+    paths_below,
+    read_from_host,
+    read_from_namespaces,
+    successes,
+)
 from tests.services import System, descendants
 from tests.waiting import wait_for
 
@@ -156,17 +162,19 @@ def test_the_parts_cannot_read_what_is_not_theirs(system: System) -> None:
     [home] = data_dir.glob(f"volumes/users/*/workspaces/{owner.id}/home")
     (home / "private").write_text("secret")
 
-    paths = [path for path in everything_below(data_dir) if "/postgres/base/" not in path]
+    paths = [path for path in paths_below(data_dir) if "/postgres/base/" not in path]
     paths += [f"/proc/{pids[part]}/environ" for part in ("coordinator", "gateway", "api")]
     for part in ("jobs", "archives", "logs", "volumes", "runtime", "postgres", "redis"):
-        assert any(Path(path).is_relative_to(data_dir / part) for path in successes(read_here(*paths))), part
+        assert any(
+            Path(path).is_relative_to(data_dir / part) for path in successes(read_from_host(*paths))
+        ), part
     public = {
         path
         for path in paths
         if path.endswith(("/passwd", "/group", "/resolv.conf", "/chosen", "installation-id", "children.json"))
     }
     for part, uid in (("api", API), ("gateway", GATEWAY)):
-        read = successes(read_in_namespaces_of(pids[part], uid, *paths, groups=[SERVERS]))
+        read = successes(read_from_namespaces(pids[part], uid, *paths, groups=[SERVERS]))
         contents = {path for path in read if not os.path.isdir(path)}
         assert contents <= public, part
         closed = ("jobs", "archives", "logs", "runtime", "postgres", "redis", "volumes")
@@ -182,7 +190,7 @@ def test_the_parts_cannot_read_what_is_not_theirs(system: System) -> None:
     asked = [*workspaces, *servers, *internal, api]
 
     def reached(part: str, uid: int) -> set[str]:
-        return successes(from_namespaces_of(pids[part], uid, *asked, groups=[SERVERS]))
+        return successes(connect_from_namespaces(pids[part], uid, *asked, groups=[SERVERS]))
 
     assert reached("api", API) == servers
     assert reached("gateway", GATEWAY) == workspaces | servers | {api}
@@ -246,9 +254,7 @@ def test_a_certificate_that_only_root_may_read_is_served_and_renewed_on_a_low_po
     )
     copy = system.data_dir / "run" / "gateway" / "certificate.pem"
     readable = {
-        uid: bool(
-            successes(read_in_namespaces_of(system.pids()["gateway"], uid, str(copy), groups=[SERVERS]))
-        )
+        uid: bool(successes(read_from_namespaces(system.pids()["gateway"], uid, str(copy), groups=[SERVERS])))
         for uid in (API, GATEWAY)
     }
     assert readable == {API: False, GATEWAY: True}

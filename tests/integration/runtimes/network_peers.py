@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.integration.runtimes.conftest import RuntimeFixture
-from tests.reach import Answers, python_command, question
+from tests.reachability import Answers, connect_command, python_command
 
 PORT = 8099
 
@@ -195,7 +195,7 @@ def name_server(answer: str) -> Iterator[str]:
 
 async def from_inside(fixture: RuntimeFixture, workspace_id: str, *names: str) -> Answers:
     """Return for each address True, or the error of the connection."""
-    answers: Answers = json.loads(await fixture.inside(workspace_id, question(*names)))
+    answers: Answers = json.loads(await fixture.inside(workspace_id, connect_command(*names)))
     return answers
 
 

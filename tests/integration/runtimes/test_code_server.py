@@ -13,7 +13,7 @@ from codehub.domain.images import BUILT_IN
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import Settings
 from tests.integration.runtimes.conftest import RuntimeFixture
-from tests.reach import everything_below
+from tests.reachability import paths_below
 from tests.waiting import PATIENCE
 
 TOOLS = Settings().tools_dir
@@ -46,7 +46,7 @@ async def test_code_server_serves_vs_code_from_its_home(with_code_server: Runtim
     page = await get(fact.upstream.removeprefix("unix:"), "/?folder=/home/coder")
     assert page.startswith(b"HTTP/1.1 200") and b"workbench" in page
     written = set()
-    for path in everything_below(spec.home)[1:]:
+    for path in paths_below(spec.home)[1:]:
         with suppress(FileNotFoundError):  # it replaces some of them
             written.add(os.lstat(path).st_uid)
     assert written == {spec.uid}

@@ -31,7 +31,7 @@ from tests.integration.runtimes.network_peers import (
     python_inside,
     uid_of,
 )
-from tests.reach import from_here, own_addresses
+from tests.reachability import connect_from_host, own_addresses
 from tests.waiting import PATIENCE, eventually, until
 
 pytestmark = pytest.mark.usefixtures("own_network")
@@ -73,7 +73,7 @@ async def test_the_internet_is_reached_and_private_networks_are_not(
 ) -> None:
     await fixture.started("w1")
     public, denied = f"{outside.public}:{PORT}", [f"{host}:{PORT}" for host in outside.not_for_workspaces]
-    assert set(from_here(public, *denied).values()) == {True}
+    assert set(connect_from_host(public, *denied).values()) == {True}
     answers = await from_inside(fixture, "w1", public, *denied)
     assert answers.pop(public) is True
     assert set(answers.values()) == {"[Errno 13] Permission denied"}
@@ -87,7 +87,7 @@ async def test_nothing_of_this_machine_is_reached_but_codehubs_port(fixture: Run
         await fixture.started("w1")
         host = addresses[0]
         names = [f"{address}:{other_port}" for address in addresses]
-        reached = from_here(*names)
+        reached = connect_from_host(*names)
         # Concurrent tests create and remove networks.
         still = [f"{address}:{other_port}" for address in (*own_addresses(), "127.0.0.1")]
         assert {reached[name] for name in still if name in reached} == {True}
@@ -114,7 +114,7 @@ async def test_an_allowed_range_does_not_open_this_machines_addresses_in_it(
     fixture.runtime = fixture.another_runtime(Egress(8080, allowed=("10.0.0.0/8",)))
     await fixture.started("w1")
     with listening(f"{outside.host_ten}:0") as of_the_host:
-        assert from_here(of_the_host) == {of_the_host: True}
+        assert connect_from_host(of_the_host) == {of_the_host: True}
         answers = await from_inside(fixture, "w1", f"{outside.ten}:{PORT}", of_the_host)
     assert answers == {f"{outside.ten}:{PORT}": True, of_the_host: "[Errno 13] Permission denied"}
 
@@ -141,7 +141,7 @@ if os.fork() == 0:
 
     await eventually(from_the_other, "its listeners", lambda answers: set(answers.values()) == {True})
     with listening(f"@host-{fixture.data_dir.name}") as of_the_host:
-        assert from_here(of_the_host) == {of_the_host: True}
+        assert connect_from_host(of_the_host) == {of_the_host: True}
         answers = await from_inside(fixture, "w1", *names, of_the_host)
     assert True not in answers.values()
 

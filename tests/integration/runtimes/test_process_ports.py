@@ -16,7 +16,7 @@ from codehub.host.processes import descendants
 from tests.integration.runtimes.conftest import RuntimeFixture, only_programs
 from tests.integration.runtimes.network_peers import from_inside, listening, open_files
 from tests.integration.runtimes.test_process_reduced_isolation import LIFECYCLE, run_as_stranger
-from tests.reach import from_here
+from tests.reachability import connect_from_host
 from tests.waiting import eventually, until
 
 APP = """
@@ -76,7 +76,7 @@ async def test_what_listens_on_the_host_alone_is_not_reached(fixture: RuntimeFix
     await fixture.started("w1")
     with listening("0.0.0.0:0") as everywhere, listening("127.0.0.1:0") as on_loopback:
         for name in (everywhere, on_loopback):
-            assert from_here(name) == {name: True}
+            assert connect_from_host(name) == {name: True}
             assert await answer_of(fixture, "w1", int(name.rpartition(":")[2])) == "ConnectionRefusedError"
 
 
@@ -87,7 +87,7 @@ async def test_only_codehub_reaches_the_port_broker_and_nothing_of_it_is_inside(
     await fixture.started("w1")
     await fixture.started("w2")
     sockets = [str(fixture.directory(name).port_broker_socket) for name in ("w1", "w2")]
-    assert set(from_here(*sockets).values()) == {True}
+    assert set(connect_from_host(*sockets).values()) == {True}
     for path in sockets:
         assert Path(path).stat().st_mode & 0o077 == 0
         assert Path(path).parent.stat().st_mode & 0o077 == 0

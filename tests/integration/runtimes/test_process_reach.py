@@ -14,7 +14,7 @@ from codehub.runtimes.process.keyring import KEYCTL
 from codehub.runtimes.process.stale_processes import Isolation
 from tests.integration.runtimes.conftest import UNCONFINED, RuntimeFixture, only_programs
 from tests.integration.runtimes.network_peers import from_inside, listening, python_inside
-from tests.reach import from_here
+from tests.reachability import connect_from_host
 from tests.services import Services
 
 VARIANTS = {
@@ -57,7 +57,7 @@ async def test_no_socket_of_codehubs_can_be_reached(workspaces: RuntimeFixture, 
         for path, mode in ((api, 0o600), (docker, 0o660)):  # as the API and Docker do
             os.chmod(path, mode)
         names += [api, docker]
-        assert set(from_here(*names).values()) == {True}
+        assert set(connect_from_host(*names).values()) == {True}
         answers = await from_inside(fixture, "w1", *names)
     os.unlink(engine)
     assert True not in answers.values()

@@ -31,7 +31,7 @@ from tests.integration.runtimes.conftest import (
     tun_device,
 )
 from tests.integration.runtimes.network_peers import PORT, from_inside, listening, neighbour
-from tests.reach import from_here, question
+from tests.reachability import connect_command, connect_from_host
 from tests.waiting import PATIENCE, wait_for
 
 
@@ -69,7 +69,7 @@ async def test_without_bwrap_no_other_workspace_reaches_an_ide_with_an_open_sock
     directory = fixture.directory("w2")
     assert directory.socket.stat().st_mode & 0o777 == 0o777
     names = [str(directory.socket), str(directory.bound_socket)]
-    assert set(from_here(*names).values()) == {True}
+    assert set(connect_from_host(*names).values()) == {True}
     answers = await from_inside(fixture, "w1", *names)
     assert set(answers.values()) == {"[Errno 13] Permission denied"}
 
@@ -355,8 +355,8 @@ def test_without_root_bwrap_isolates_workspaces(
 def test_without_root_a_workspace_has_its_own_network_as_well(fixture: RuntimeFixture) -> None:
     with neighbour() as outside, listening("127.0.0.1:0") as of_the_host:
         names = [f"{outside.public}:{PORT}", f"{outside.ten}:{PORT}", of_the_host]
-        assert set(from_here(*names).values()) == {True}
-        script = f"id -u; {question(*names)}; ip rule del pref 1; unshare -rn true"
+        assert set(connect_from_host(*names).values()) == {True}
+        script = f"id -u; {connect_command(*names)}; ip rule del pref 1; unshare -rn true"
         isolation, ready, uid, answers, *refusals = run_as_stranger(fixture, script=script).split(maxsplit=3)
     assert (isolation, ready, uid) == ("sandbox", "ready", str(STRANGER))
     answers, _, rest = answers.partition("\n")

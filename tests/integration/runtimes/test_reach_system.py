@@ -13,21 +13,21 @@ from codehub.domain.ports import PORT_BROKER_SOCKET
 from codehub.runtimes.process.sandbox import HOME
 from tests.integration.runtimes.conftest import TINY, post
 from tests.integration.runtimes.network_peers import listening
-from tests.owner import Owner
-from tests.reach import (
+from tests.reachability import (
     Answers,
-    everything_below,
-    from_here,
+    connect_command,
+    connect_from_host,
     listening_ports,
     listening_sockets,
-    outside_of_workspaces,
     own_addresses,
-    question,
-    read_here,
-    reading,
+    paths_below,
+    processes_on_host,
+    read_command,
+    read_from_host,
     successes,
 )
 from tests.services import System, processes_of, run, short_temp_dir
+from tests.workspace_client import WorkspaceClient
 
 IMAGES = f"""
 [[image]]
@@ -46,8 +46,8 @@ class SystemFixture:
     """
 
     system: System
-    asking: Owner
-    other: Owner
+    asking: WorkspaceClient
+    other: WorkspaceClient
     has_own_network: bool
 
     def inside(self, command: str) -> Answers:
@@ -85,17 +85,21 @@ def programs_but(missing: str, links: Path) -> str:
 
 
 def set_up(system: System, has_own_network: bool) -> SystemFixture:
-    asking, other, archived = Owner(system), Owner(system), Owner(system, state="ARCHIVED")
-    asking.reaches("RUNNING")
-    other.reaches("RUNNING")
-    archived.reaches("ARCHIVED")
+    asking, other, archived = (
+        WorkspaceClient(system),
+        WorkspaceClient(system),
+        WorkspaceClient(system, state="ARCHIVED"),
+    )
+    asking.wait_for_phase("RUNNING")
+    other.wait_for_phase("RUNNING")
+    archived.wait_for_phase("ARCHIVED")
     (other.home / "private").write_text("secret")
     return SystemFixture(system, asking, other, has_own_network)
 
 
 def test_of_everything_that_listens_only_the_public_port_is_reached(stage: SystemFixture) -> None:
     system = stage.system
-    processes = outside_of_workspaces(processes_of(system.data_dir))
+    processes = processes_on_host(processes_of(system.data_dir))
     sockets = listening_sockets(processes)
     broker_sockets = {
         f"{system.data_dir}/runtime/{owner.id}/up/{PORT_BROKER_SOCKET}"
@@ -108,20 +112,20 @@ def test_of_everything_that_listens_only_the_public_port_is_reached(stage: Syste
     sockets |= set(map(str, (system.data_dir / "runtime" / stage.other.id).rglob("ide.sock")))
     here, loopback = (f"{address}:{system.port}" for address in (own_addresses()[0], "127.0.0.1"))
     asked = [*sockets, here, loopback]
-    assert successes(from_here(*asked)) == {*asked}
+    assert successes(connect_from_host(*asked)) == {*asked}
     expected = {here} if stage.has_own_network else {here, loopback}
     with listening(f"{stage.asking.home}/s") as socket:
         os.chmod(socket, 0o666)
         its_own = f"{HOME}/s"  # proves that the probe itself works
-        assert successes(stage.inside(question(*asked, its_own))) == {*expected, its_own}
+        assert successes(stage.inside(connect_command(*asked, its_own))) == {*expected, its_own}
 
 
 def test_nothing_below_the_data_directory_is_read(stage: SystemFixture) -> None:
     data_dir = stage.system.data_dir
     # PostgreSQL has many tables, and the length of a command is limited.
-    paths = [path for path in everything_below(data_dir) if "/postgres/base/" not in path]
-    read = successes(read_here(*paths))
+    paths = [path for path in paths_below(data_dir) if "/postgres/base/" not in path]
+    read = successes(read_from_host(*paths))
     for part in ("jobs", "archives", "logs", "volumes", "runtime", "postgres", "redis"):
         assert any(Path(path).is_relative_to(data_dir / part) for path in read), part
     assert str(stage.other.home / "private") in read
-    assert successes(stage.inside(reading(*paths))) == set()
+    assert successes(stage.inside(read_command(*paths))) == set()

@@ -20,9 +20,9 @@ from codehub.storage.archive.archives import meta_text
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.jobs.spec import JobSpec
-from tests.faults import FaultyProxy
-from tests.halfway import sleepy_tar
+from tests.faulty_proxy import FaultyProxy
 from tests.integration.coordinator.conftest import INSTALLATION, CoordinatorStack
+from tests.paused_jobs import pausing_tar
 from tests.waiting import eventually
 
 HOUR = timedelta(hours=1)
@@ -86,7 +86,7 @@ class GcFixture:
 
     async def halfway(self, job_id: str, spec: JobSpec, reached: Callable[[], object]) -> None:
         """Start a real job that stays in the middle of its work until it is killed."""
-        with sleepy_tar():
+        with pausing_tar():
             await self.stack.providers.jobs.start(job_id, spec)
             await eventually(lambda: asyncio.to_thread(reached), "the job to be halfway")
         assert (await self.status(job_id)).state is JobState.RUNNING

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from codehub.domain.observation import JobState
 from codehub.storage.jobs.spec import JobSpec
-from tests.halfway import sleepy_tar
 from tests.integration.storage.conftest import KEY, StorageFixture
+from tests.paused_jobs import pausing_tar
 from tests.selection import sample
 from tests.trees import tree_hash
 from tests.waiting import until
@@ -23,7 +23,7 @@ RECORDS = 4 * MEGABYTES
 async def kill_after(storage: StorageFixture, records: int, spec: JobSpec) -> None:
     """Kill a job after its tar has read or written this many records."""
     job_id = f"killed-after-{records}"
-    with sleepy_tar(create=records, extract=records) as is_asleep:
+    with pausing_tar(create=records, extract=records) as is_asleep:
         await storage.jobs.start(job_id, spec)
         await until(is_asleep, "tar to fall asleep")
         await storage.jobs.cancel(job_id)

@@ -20,7 +20,7 @@ from codehub.storage.jobs.program import SPEC
 from codehub.storage.jobs.report import Reporter, read_ended
 from codehub.storage.jobs.spec import JobSpec, dump_spec
 from codehub.storage.jobs.work import JobContext, run_job
-from tests.faults import Fault, FaultyProxy
+from tests.faulty_proxy import Fault, FaultyProxy
 from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, storage_at
 from tests.s3 import S3Server, new_store_url, use
 from tests.selection import sample
@@ -145,7 +145,7 @@ def outcomes(
 ) -> Iterator[dict[tuple[str, str], Future[JobFact]]]:
     with (
         pytest.MonkeyPatch.context() as monkeypatch,
-        FaultyProxy.before(s3_server.endpoint) as proxy,
+        FaultyProxy.in_front_of(s3_server.endpoint) as proxy,
         ThreadPoolExecutor(TOGETHER) as pool,
     ):
         use(s3_server.environment(), monkeypatch)

@@ -17,9 +17,9 @@ from tests.selection import EVERYTHING
 from tests.services import short_temp_dir
 from tests.trees import (
     IN_UTF_8,
-    make_environment,
     make_huge_file,
     make_many_files,
+    make_python_environment,
     make_special_files,
     make_tree,
     snapshot,
@@ -60,7 +60,7 @@ def fill(home: Path) -> list[str]:
     """Return the names of what archives leave out."""
     make_tree(home / "odd", seed=11)
     make_huge_file(home / "odd" / "huge", HUGE)
-    make_environment(home / "odd" / "venv")
+    make_python_environment(home / "odd" / "venv")
     make_many_files(home / "many", MANY)
     return make_special_files(home / "special")
 
@@ -98,7 +98,9 @@ async def test_an_ordinary_users_home_comes_back(nobodys_storage: StorageFixture
     storage = nobodys_storage
     as_nobody("-c", "import sys, tests.trees as t; t.make_tree(t.Path(sys.argv[1]), 12)", storage.home)
     as_nobody(
-        "-c", "import sys, tests.trees as t; t.make_environment(t.Path(sys.argv[1]))", storage.home / "venv"
+        "-c",
+        "import sys, tests.trees as t; t.make_python_environment(t.Path(sys.argv[1]))",
+        storage.home / "venv",
     )
     before = snapshot(storage.home)
     as_nobody(

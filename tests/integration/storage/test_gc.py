@@ -16,7 +16,7 @@ from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobs.spec import ArchiveJob, DeleteJob, RestoreJob
-from tests.faults import Fault, FaultyProxy
+from tests.faulty_proxy import Fault, FaultyProxy
 from tests.integration.coordinator.conftest import INSTALLATION, new_stack
 from tests.integration.storage.gc_fixture import CONTENT, GENERATION, HOUR, NOW, SHA, WHOLE, GcFixture
 from tests.s3 import S3Server, use
@@ -33,7 +33,7 @@ async def gc(request: pytest.FixtureRequest, database_url: str, redis_url: str) 
             return
         url: str = request.getfixturevalue("s3_url")
         server: S3Server = request.getfixturevalue("s3_server")
-        with FaultyProxy.before(server.endpoint) as proxy:
+        with FaultyProxy.in_front_of(server.endpoint) as proxy:
             use(server.environment(proxy.endpoint), request.getfixturevalue("monkeypatch"))
             await ArchiveStore(url, INSTALLATION).initialise()
             yield GcFixture(stack, url, proxy)

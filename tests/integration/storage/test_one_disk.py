@@ -20,7 +20,7 @@ from codehub.storage.jobs.spec import dump_spec
 from tests.integration.coordinator.conftest import LIMITS, CoordinatorStack, new_stack
 from tests.integration.storage.conftest import FIRST, KEY, StorageFixture, small_disk, storage_at
 from tests.integration.storage.test_full_disk import fill
-from tests.trees import give_to_its_user, tree_hash
+from tests.trees import chown_to_home_owner, tree_hash
 
 DISK, HOME = 64, 10
 ROOM = 16 << 10
@@ -160,7 +160,7 @@ async def test_a_full_disk_is_reported_to_the_owner_and_a_recovery_continues_wit
     await stack.until_phase(workspace_id, Phase.STANDBY)
     home = await stack.home(workspace_id)
     fill(home, HOME)
-    give_to_its_user(home)
+    chown_to_home_owner(home)
     before = tree_hash(home)
 
     disk.leave(HOME - 1)

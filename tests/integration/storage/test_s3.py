@@ -15,7 +15,7 @@ from codehub.storage.archive.object_store import part_size
 from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.archive.s3_object_store import UPLOAD_MEMORY
 from codehub.storage.archive.s3_requests import S3Requests
-from tests.faults import Fault, FaultyProxy
+from tests.faulty_proxy import Fault, FaultyProxy
 from tests.integration.storage.conftest import FIRST, INSTALLATION, KEY, StorageFixture
 from tests.s3 import S3Server, use
 from tests.trees import tree_hash
@@ -78,7 +78,7 @@ async def test_a_slow_service_holds_the_stream_back(
     s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a job would hold the whole home in memory."""
-    with FaultyProxy.before(s3_server.endpoint) as proxy:
+    with FaultyProxy.in_front_of(s3_server.endpoint) as proxy:
         use(s3_server.environment(proxy.endpoint), monkeypatch)
         objects = open_object_store(s3_url)
         proxy.delay = PATIENCE
@@ -94,7 +94,7 @@ async def test_a_slow_service_holds_the_stream_back(
         held = stream.taken * CHUNK
         assert not upload.done()
         assert UPLOAD_MEMORY <= held <= UPLOAD_MEMORY + 3 * part_size(0)
-        proxy.healed.set()
+        proxy.released.set()
         assert await upload
         assert objects.size("home") == 200 * CHUNK
 
@@ -102,7 +102,7 @@ async def test_a_slow_service_holds_the_stream_back(
 async def test_a_service_that_keeps_no_checksums_and_lists_no_uploads_has_its_archives_read_back(
     storage: StorageFixture, s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with FaultyProxy.before(s3_server.endpoint) as proxy:
+    with FaultyProxy.in_front_of(s3_server.endpoint) as proxy:
         use(s3_server.environment(proxy.endpoint), monkeypatch)
         storage.location = replace(storage.location, archive_url=s3_url)
         await storage.store.initialise()

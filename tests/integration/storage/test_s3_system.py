@@ -12,7 +12,7 @@ from codehub.storage.archive.open_object_store import open_object_store
 from tests.integration.coordinator.conftest import IDE
 from tests.s3 import SECRET_KEY, S3Server
 from tests.services import System
-from tests.trees import give_to_its_user, make_tree, tree_hash
+from tests.trees import chown_to_home_owner, make_tree, tree_hash
 from tests.waiting import wait_for
 
 TELL = 'env > "$HOME/environment"; exec "$@"'
@@ -72,7 +72,7 @@ def test_a_workspace_lives_and_ends_with_its_archives_in_a_service(
         assert SECRET_KEY not in known
         reach(client, path, "STANDBY")
         make_tree(home, seed=1)
-        give_to_its_user(home)
+        chown_to_home_owner(home)
         before = tree_hash(home)
 
         reach(client, path, "ARCHIVED")

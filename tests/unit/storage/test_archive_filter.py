@@ -14,7 +14,7 @@ from codehub.storage.tar.header import BLOCK
 from codehub.storage.tar.left_out import SpecialFile
 from codehub.storage.tar.restore_check import RestoreCheck
 from codehub.storage.tar.tar_process import tar_create
-from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream
+from tests.tar_streams import HOME, entry, pax_block, record, sparse, stream
 from tests.trees import make_tree
 
 

@@ -13,7 +13,7 @@ from codehub.storage.tar.archive_stream import ArchiveStream
 from codehub.storage.tar.foreign_owners import ForeignEntries
 from codehub.storage.tar.restore_check import RestoreCheck
 from codehub.storage.tar.unpack import unpack
-from tests.tarstreams import entry, stream
+from tests.tar_streams import entry, stream
 from tests.trees import make_tree, snapshot
 
 OWNER, STRANGER = 3_000_001, 3_000_002

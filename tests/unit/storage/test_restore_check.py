@@ -10,7 +10,7 @@ from codehub.storage.errors import CorruptedArchive
 from codehub.storage.tar.bounded_map import BoundedMap
 from codehub.storage.tar.header import BLOCK, parse_pax, read_entry
 from codehub.storage.tar.restore_check import RestoreCheck
-from tests.tarstreams import HOME, entry, pax_block, record, sparse, stream, with_prefix
+from tests.tar_streams import HOME, entry, pax_block, record, sparse, stream, with_prefix
 
 
 @pytest.fixture(autouse=True, params=["in memory", "in a file"])

@@ -1,4 +1,4 @@
-"""What listens on this machine, and what can be reached and read: from here, and from inside a workspace."""
+"""Probes of what this machine and a workspace can connect to and read, and of what listens."""
 
 import json
 import os
@@ -12,22 +12,22 @@ from pathlib import Path
 from tests.waiting import PATIENCE
 
 Answers = dict[str, bool | str]
-"""For each name True, or why not."""
+"""Name -> True, or the reason of the failure."""
 
 _DROPPED = 2
-"""Seconds to wait for an answer that a firewall drops. Too short a time could only hide that it comes."""
+"""Seconds to wait for a response that a firewall drops. Too short a time could only hide a response."""
 
-_TRY = f"""
+_PROBE = f"""
 import json, os, socket, sys
 
 def connect(name, dropped=()):
     host, _, port = name.rpartition(":")
     if name.startswith("/") or name.startswith("@"):
-        asked, address = socket.socket(socket.AF_UNIX), name.replace("@", chr(0), 1)
+        client, address = socket.socket(socket.AF_UNIX), name.replace("@", chr(0), 1)
     else:
-        asked, address = socket.socket(), (host, int(port))
-    asked.settimeout({_DROPPED} if name in dropped else {PATIENCE})
-    asked.connect(address)
+        client, address = socket.socket(), (host, int(port))
+    client.settimeout({_DROPPED} if name in dropped else {PATIENCE})
+    client.connect(address)
 
 def read(name):
     if os.path.isdir(name):
@@ -57,42 +57,42 @@ _ACCEPTS_CONNECTIONS = 1 << 16
 _LISTENS = "0A"
 
 
-def from_here(*names: str) -> Answers:
-    """Which addresses this process connects to: a control, without which a refusal would prove nothing."""
+def connect_from_host(*names: str) -> Answers:
+    """Connect to addresses from this process, as a control without which a refusal proves nothing."""
     return _run(_script("connect"), names)
 
 
-def read_here(*paths: str) -> Answers:
+def read_from_host(*paths: str) -> Answers:
     return _run(_script("read"), paths)
 
 
-def from_namespaces_of(
+def connect_from_namespaces(
     pid: int, uid: int, *names: str, dropped: Iterable[str] = (), groups: Iterable[int] = ()
 ) -> Answers:
-    """The same from where another process is, as that user; nothing has to be installed there.
+    """Connect from the network and mount namespaces of another process, as a user.
 
-    `dropped` are those to which a firewall lets no answer come.
+    No program has to be installed there. `dropped` are the addresses whose packets a firewall drops.
     """
     attempt = f"lambda name: connect(name, {[*dropped]!r})"
     return _run(_script(attempt, _ENTER.format(pid=pid, uid=uid, groups=[*groups])), names)
 
 
-def read_in_namespaces_of(pid: int, uid: int, *paths: str, groups: Iterable[int] = ()) -> Answers:
+def read_from_namespaces(pid: int, uid: int, *paths: str, groups: Iterable[int] = ()) -> Answers:
     return _run(_script("read", _ENTER.format(pid=pid, uid=uid, groups=[*groups])), paths)
 
 
-def question(*names: str) -> str:
-    """The same as a shell's command, for a workspace that has a Python."""
+def connect_command(*names: str) -> str:
+    """Return a shell command that connects to addresses, for a workspace that has Python."""
     return _command(_script("connect"), names)
 
 
-def reading(*paths: str) -> str:
+def read_command(*paths: str) -> str:
     return _command(_script("read"), paths)
 
 
 def _script(attempt: str, entry: str = "") -> str:
     loop = f"{{name: answer({attempt}, name) for name in json.load(sys.stdin)}}"
-    return f"{_TRY}{entry}print(json.dumps({loop}))"
+    return f"{_PROBE}{entry}print(json.dumps({loop}))"
 
 
 def _run(script: str, names: Sequence[str]) -> Answers:
@@ -114,8 +114,8 @@ def successes(answers: Answers) -> set[str]:
     return {name for name, answer in answers.items() if answer is True}
 
 
-def outside_of_workspaces(pids: Iterable[int]) -> list[int]:
-    """Those that see this machine's processes as we do."""
+def processes_on_host(pids: Iterable[int]) -> list[int]:
+    """Return the processes that share the PID namespace of this process."""
     return [pid for pid in pids if _namespace_of(pid) == _namespace_of(os.getpid())]
 
 
@@ -126,7 +126,7 @@ def _namespace_of(pid: int) -> str | None:
 
 
 def listening_sockets(pids: Iterable[int]) -> set[str]:
-    """Paths and `@abstract` names on which these processes take connections, in our own network."""
+    """Return paths and `@abstract` names of sockets on which these processes listen, in our network."""
     owned = _sockets_of(pids)
     lines = (line.split(maxsplit=7) for line in Path("/proc/net/unix").read_text().splitlines()[1:])
     named = (fields for fields in lines if len(fields) == 8)
@@ -138,7 +138,7 @@ def listening_sockets(pids: Iterable[int]) -> set[str]:
 
 
 def listening_ports(pids: Iterable[int]) -> set[int]:
-    """TCP ports on which these processes take connections, in our own network, at whatever address."""
+    """Return the TCP ports on which these processes listen, in our network, at any address."""
     owned = _sockets_of(pids)
     tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
     entries = [line.split() for table in tables for line in table]
@@ -161,8 +161,8 @@ def _open_files(pid: int) -> Iterator[str]:
                 yield os.readlink(descriptor)
 
 
-def everything_below(directory: Path) -> list[str]:
-    """The directory, and what is in it; what vanishes meanwhile is passed over."""
+def paths_below(directory: Path) -> list[str]:
+    """Return the directory and all paths below it; skip those that disappear meanwhile."""
     return [
         os.path.join(parent, name).rstrip("/")
         for parent, _, files in os.walk(directory)
@@ -171,7 +171,7 @@ def everything_below(directory: Path) -> list[str]:
 
 
 def own_addresses() -> list[str]:
-    """This machine's, but for its loopback and for links that tests make and remove beside this one."""
+    """Return this machine's addresses, without loopback and without links of other tests."""
     listing = subprocess.run(["ip", "-j", "-4", "addr"], capture_output=True, check=True).stdout
     links = [link for link in json.loads(listing) if not link["ifname"].startswith(("lo", "chout", "chtest"))]
     return [info["local"] for link in links for info in link["addr_info"]]

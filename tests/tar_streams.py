@@ -1,4 +1,4 @@
-"""Tar streams made by hand, good ones and doubtful ones."""
+"""Builders of tar streams, valid and invalid."""
 
 import tarfile
 
@@ -20,7 +20,7 @@ HOME = entry("./", tarfile.DIRTYPE)
 
 
 def stream(*entries: tuple[tarfile.TarInfo, bytes], end: bytes = bytes(2 * BLOCK)) -> bytes:
-    """A stream of headers as given: unlike tarfile's own writer, this keeps `./` and doubtful names."""
+    """Return a stream with the headers as given: unlike tarfile, it keeps `./` and invalid names."""
     parts = []
     for info, content in entries:
         parts.append(_headers(info))

@@ -1,4 +1,4 @@
-"""A workspace of a running system, in the hands of its owner."""
+"""Client of one workspace of a running system."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,9 @@ from tests.services import System
 from tests.waiting import wait_for
 
 
-class Owner:
+class WorkspaceClient:
+    """Workspace that this client has created, with its API, its home and its timeline."""
+
     def __init__(
         self, system: System, image: str = "tiny", state: str = "RUNNING", client: httpx.Client | None = None
     ) -> None:
@@ -22,7 +24,7 @@ class Owner:
 
     @property
     def home(self) -> Path:
-        """Where it is on this machine."""
+        """Return the path of the home on this machine."""
         [home] = self._system.data_dir.glob(f"volumes/users/*/workspaces/{self.id}/home")
         return home
 
@@ -30,23 +32,24 @@ class Owner:
         found: dict[str, Any] = self.client.get(f"/api/v1/workspaces/{self.id}").json()
         return found
 
-    def story(self) -> list[str]:
-        """The events of its timeline."""
+    def timeline_events(self) -> list[str]:
         items = self.client.get(f"/api/v1/workspaces/{self.id}/timeline").json()["items"]
         return [item["event"] for item in items]
 
-    def wish(self, state: str) -> None:
+    def set_desired_state(self, state: str) -> None:
         answer = self.client.patch(f"/api/v1/workspaces/{self.id}", json={"desired_state": state})
         assert answer.status_code == 200, answer.text
 
-    def reaches(self, phase: str) -> None:
-        def there() -> bool:
+    def wait_for_phase(self, phase: str) -> None:
+        """Wait until the workspace is at rest in the phase; fail on ERROR."""
+
+        def is_reached() -> bool:
             now = self.workspace()
             assert now["phase"] != "ERROR", now
             return (now["phase"], now["operation"]) == (phase, "NONE")
 
-        wait_for(there, f"{phase}, at {self.workspace()}")
+        wait_for(is_reached, f"{phase}, at {self.workspace()}")
 
-    def goes_to(self, state: str) -> None:
-        self.wish(state)
-        self.reaches(state)
+    def move_to(self, state: str) -> None:
+        self.set_desired_state(state)
+        self.wait_for_phase(state)

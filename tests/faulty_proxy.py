@@ -1,4 +1,4 @@
-"""A proxy in front of an HTTP service that breaks what it is told to break."""
+"""Proxy in front of an HTTP service that breaks chosen requests."""
 
 import contextlib
 import http.client
@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 
 class Fault(Enum):
+    """What the proxy does to a request."""
+
     ERROR = "answers 500"
     SLOW_DOWN = "answers 503 SlowDown"
     HANG = "hangs"
@@ -32,26 +34,26 @@ REFUSALS = {
 
 @dataclass(frozen=True)
 class Rule:
-    """Which requests are broken, and how: those of a method whose target contains these words."""
+    """Fault of the requests with this method whose target contains all of these words."""
 
     fault: Fault
     method: str
     words: tuple[str, ...]
 
-    def fits(self, method: str, target: str) -> bool:
+    def matches(self, method: str, target: str) -> bool:
         return method == self.method and all(word in target for word in self.words)
 
 
 class FaultyProxy:
-    """Passes every request on as it is, but for those that a rule breaks."""
+    """Relay of every request, except those that a rule breaks."""
 
     def __init__(self, target: str) -> None:
         self.target = urlsplit(target).netloc
         self.seen: list[tuple[str, str]] = []
         self.delay = 0.2
-        """How long a slow answer takes."""
+        """Seconds that a slow response takes."""
         self._rules: dict[str, Rule] = {}
-        self.healed = threading.Event()
+        self.released = threading.Event()
         proxy = self
 
         class Handler(_Handler):
@@ -62,20 +64,20 @@ class FaultyProxy:
 
     @classmethod
     @contextlib.contextmanager
-    def before(cls, target: str) -> Iterator[Self]:
+    def in_front_of(cls, target: str) -> Iterator[Self]:
         proxy = cls(target)
         thread = threading.Thread(target=proxy._server.serve_forever, args=(0.05,))
         thread.start()
         try:
             yield proxy
         finally:
-            proxy.healed.set()
+            proxy.released.set()
             proxy._server.shutdown()
             proxy._server.server_close()
             thread.join()
 
     def break_requests(self, name: str, fault: Fault, method: str, *words: str) -> None:
-        """From now on, until `heal(name)`, requests that fit are broken."""
+        """Break the matching requests until `heal(name)`."""
         self._rules[name] = Rule(fault, method, words)
 
     def heal(self, name: str) -> None:
@@ -83,14 +85,14 @@ class FaultyProxy:
 
     def fault_of(self, method: str, target: str) -> Fault | None:
         self.seen.append((method, target))
-        return next((rule.fault for rule in list(self._rules.values()) if rule.fits(method, target)), None)
+        return next((rule.fault for rule in list(self._rules.values()) if rule.matches(method, target)), None)
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that has given up is what faults are for; the rest is a fault of this file."""
+        """Ignore clients that have given up, which the faults cause."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -103,9 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass(self) -> None:
         fault = self.owner.fault_of(self.command, self.path)
         if fault is Fault.HANG:
-            self.owner.healed.wait()
+            self.owner.released.wait()
         if fault is Fault.SLOW:
-            self.owner.healed.wait(self.owner.delay)
+            self.owner.released.wait(self.owner.delay)
         body = self.rfile.read(
             int(self.headers.get("Content-Length", 0)) // (2 if fault is Fault.CLOSE else 1)
         )
@@ -115,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in REFUSALS:
             self._refuse(fault)
             return
-        status, headers, answer = self._ask(_flipped(body) if fault is Fault.FLIP else body)
+        status, headers, answer = self._forward(_flipped(body) if fault is Fault.FLIP else body)
         if fault is Fault.FLIP and not body:
             answer = _flipped(answer)
         if fault is Fault.TRUNCATE:
@@ -124,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass  # noqa: N815 - names of the standard library
 
-    def _ask(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection(self.owner.target, timeout=60)
         try:
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
@@ -152,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, [("Content-Length", "0"), ("Content-Type", "application/xml")], words, cut=False)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - name of the standard library
-        """A broken request is not worth a line."""
+        """Log nothing."""
 
 
 def _flipped(content: bytes) -> bytes:
