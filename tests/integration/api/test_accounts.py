@@ -1,4 +1,4 @@
-"""Signing in, sessions, lockout, users."""
+"""Sign-in, sessions, lockout and users."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ LOGIN = "/api/v1/login"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-async def test_the_cookie(api: Api) -> None:
+async def test_a_sign_in_sets_a_host_only_cookie_whose_value_is_stored_as_a_hash(api: Api) -> None:
     await api.signed_in_client("alice")
     client = await api.client()
     answer = await client.post(LOGIN, json={"username": "ALICE", "password": PASSWORD})
@@ -72,7 +72,7 @@ async def _attempt(api: Api, name: str, password: str, address: str, now: dateti
 
 
 @pytest.mark.parametrize("name", ["alice", "nobody"])
-async def test_the_lock(api: Api, name: str) -> None:
+async def test_five_failures_lock_a_name_for_one_address(api: Api, name: str) -> None:
     await api.signed_in_client("alice")
     for _ in range(5):
         assert await _attempt(api, name, "a wrong password", "192.0.2.1", NOW) == "wrong"
@@ -126,7 +126,7 @@ async def test_a_new_password_ends_the_other_sessions(api: Api) -> None:
     assert (await there.post(LOGIN, json={"username": "alice", "password": PASSWORD})).status_code == 401
 
 
-async def test_the_first_admin_is_made_once(api: Api) -> None:
+async def test_the_first_admin_is_created_once(api: Api) -> None:
     made = await asyncio.gather(
         *(accounts.ensure_admin(api.engine, "admin", None, actor=CLI, now=NOW) for _ in range(5))
     )
@@ -149,7 +149,7 @@ async def test_a_given_admin_password_is_not_returned(api: Api) -> None:
     ).account.role is Role.ADMIN
 
 
-async def test_users_are_made_changed_and_deleted(api: Api) -> None:
+async def test_an_admin_creates_changes_and_deletes_users(api: Api) -> None:
     root = await api.signed_in_client("root", Role.ADMIN)
     new = {"username": "Carol", "password": PASSWORD}
     made = await root.post("/api/v1/users", json=new)

@@ -1,4 +1,4 @@
-"""Every action leaves exactly one entry with its actor, address and target. No entry holds a secret."""
+"""Every action leaves one audit entry with its actor, address and target, and without secrets."""
 
 import io
 import json
@@ -46,18 +46,21 @@ class AuditFixture:
         alice = await api.quick_client(f"alice{number}", Role.USER)
         workspace = (await api.workspace(alice, name="notes"))["id"]
         made = cls(api, number, root, alice, workspace)
-        root.headers["X-Forwarded-For"], alice.headers["X-Forwarded-For"] = made.here, made.there
+        root.headers["X-Forwarded-For"], alice.headers["X-Forwarded-For"] = (
+            made.admin_address,
+            made.user_address,
+        )
         made.secrets |= {root.cookies["session"], alice.cookies["session"]}
         return made
 
     @property
-    def here(self) -> str:
-        """The admin's address."""
+    def admin_address(self) -> str:
+        """The address of the admin."""
         return f"192.0.2.{self.number}"
 
     @property
-    def there(self) -> str:
-        """Alice's address."""
+    def user_address(self) -> str:
+        """The address of alice."""
         return f"2001:db8:{self.number}::2"
 
     @property
@@ -69,7 +72,7 @@ class AuditFixture:
         return f"/api/v1/users/{self.api.ids[f'alice{self.number}']}"
 
     async def sign_in(self, name: str, password: str, address: str | None = None) -> httpx.Response:
-        client = await self.api.client(**{"X-Forwarded-For": address or self.there})
+        client = await self.api.client(**{"X-Forwarded-For": address or self.user_address})
         body = {"username": f"{name}{self.number}", "password": password}
         answer = await client.post(LOGIN, json=body)
         self.secrets |= {password, *answer.cookies.values()}
@@ -85,7 +88,9 @@ class AuditFixture:
     def describe(self, row: Any) -> str:
         """Return actor, address, action and target as text, without the number."""
         actor = f"{row.actor_kind} {row.actor_name}".strip()
-        address = {self.here: "here", self.there: "there"}.get(str(row.address), str(row.address))
+        address = {self.admin_address: "admin-address", self.user_address: "user-address"}.get(
+            str(row.address), str(row.address)
+        )
         text = f"{actor} from {address}: {row.action} {row.target_kind or ''} {row.target_name or ''}"
         return text.replace(f"root{self.number}", "root").replace(f"alice{self.number}", "alice").rstrip()
 
@@ -98,7 +103,7 @@ async def fixture(api: Api) -> AuditFixture:
 Step = Callable[[AuditFixture], Awaitable[object]]
 
 
-async def nothing(_stage: AuditFixture) -> None:
+async def do_nothing(_fixture: AuditFixture) -> None:
     pass
 
 
@@ -106,10 +111,10 @@ async def nothing(_stage: AuditFixture) -> None:
 class Case:
     """An action, after `first`, and the entry that it leaves, or None, as `describe` returns it."""
 
-    act: Step
+    action: Step
     entry: str | None
     details: dict[str, object] = field(default_factory=dict)
-    first: Step = nothing
+    first: Step = do_nothing
 
 
 async def fail_four_times(fixture: AuditFixture) -> None:
@@ -138,12 +143,12 @@ def patch_user(**changes: str) -> Step:
     return lambda fixture: fixture.root.patch(fixture.user, json=changes)
 
 
-def stop(who: str) -> Step:
-    return lambda fixture: getattr(fixture, who).patch(fixture.path, json={"desired_state": "STANDBY"})
+def stop(client: str) -> Step:
+    return lambda fixture: getattr(fixture, client).patch(fixture.path, json={"desired_state": "STANDBY"})
 
 
-def ask(who: str, what: str, body: dict[str, str] | None = None) -> Step:
-    return lambda fixture: getattr(fixture, who).post(f"{fixture.path}/{what}", json=body or {})
+def post(client: str, action: str, body: dict[str, str] | None = None) -> Step:
+    return lambda fixture: getattr(fixture, client).post(f"{fixture.path}/{action}", json=body or {})
 
 
 def change_own(current: str) -> Step:
@@ -151,26 +156,28 @@ def change_own(current: str) -> Step:
     return lambda fixture: fixture.alice.post("/api/v1/session/password", json=body)
 
 
-ALICE, ROOT = "user alice from there", "admin root from here"
+ALICE, ROOT = "user alice from user-address", "admin root from admin-address"
 OF_ALICE = {"owner": "alice"}
 CASES = {
     "a user signs in": Case(lambda s: s.sign_in("alice", PASSWORD), f"{ALICE}: session.opened"),
-    "an admin signs in": Case(lambda s: s.sign_in("root", PASSWORD, s.here), f"{ROOT}: session.opened"),
+    "an admin signs in": Case(
+        lambda s: s.sign_in("root", PASSWORD, s.admin_address), f"{ROOT}: session.opened"
+    ),
     "a wrong password": Case(
-        lambda s: s.sign_in("ALICE", WRONG), "anonymous from there: session.failed user alice"
+        lambda s: s.sign_in("ALICE", WRONG), "anonymous from user-address: session.failed user alice"
     ),
     "an IPv4 address in IPv6": Case(
-        lambda s: s.sign_in("alice", WRONG, f"::ffff:{s.here}"),
-        "anonymous from here: session.failed user alice",
+        lambda s: s.sign_in("alice", WRONG, f"::ffff:{s.admin_address}"),
+        "anonymous from admin-address: session.failed user alice",
     ),
-    "an address that is none": Case(
+    "an invalid address": Case(
         lambda s: s.sign_in("alice", WRONG, "<script>"), "anonymous from None: session.failed user alice"
     ),
     "a name that no user has": Case(
-        lambda s: s.sign_in("hunter", WRONG), "anonymous from there: session.failed"
+        lambda s: s.sign_in("hunter", WRONG), "anonymous from user-address: session.failed"
     ),
     "the fifth failure": Case(
-        lambda s: s.sign_in("alice", WRONG), "anonymous from there: session.locked user alice",
+        lambda s: s.sign_in("alice", WRONG), "anonymous from user-address: session.locked user alice",
         {"failures": 5, "seconds": 30}, fail_four_times,
     ),
     "a sign-in while locked": Case(lambda s: s.sign_in("alice", PASSWORD), None, first=fail_five_times),
@@ -207,20 +214,20 @@ CASES = {
         stop("root"), f"{ROOT}: workspace.stopped workspace notes",
         OF_ALICE | {"desired_state": "STANDBY"}, run,
     ),
-    "an admin stops what stands by": Case(
+    "an admin stops a workspace in STANDBY": Case(
         stop("root"), None, first=lambda s: s.api.set(s.workspace, phase="STANDBY")
     ),
     "an owner recovers": Case(
-        ask("alice", "recover"), f"{ALICE}: workspace.recovered workspace notes", OF_ALICE,
+        post("alice", "recover"), f"{ALICE}: workspace.recovered workspace notes", OF_ALICE,
         AuditFixture.break_workspace,
     ),
     "an admin recovers": Case(
-        ask("root", "recover"), f"{ROOT}: workspace.recovered workspace notes", OF_ALICE,
+        post("root", "recover"), f"{ROOT}: workspace.recovered workspace notes", OF_ALICE,
         AuditFixture.break_workspace,
     ),
-    "a recovery that has no cause": Case(ask("alice", "recover"), None),
+    "a recovery without an error": Case(post("alice", "recover"), None),
     "an owner recovers with an empty home": Case(
-        ask("alice", "recover", {"from": "empty"}), f"{ALICE}: workspace.recovered workspace notes",
+        post("alice", "recover", {"from": "empty"}), f"{ALICE}: workspace.recovered workspace notes",
         OF_ALICE | {"source": "empty"},
         lambda s: s.api.set(s.workspace, phase="ERROR", error_reason="DataLost"),
     ),
@@ -231,10 +238,10 @@ CASES = {
         lambda s: s.root.delete(s.path), f"{ROOT}: workspace.deleted workspace notes", OF_ALICE
     ),
     "an owner undeletes": Case(
-        ask("alice", "undelete"), f"{ALICE}: workspace.undeleted workspace notes", OF_ALICE, delete_by_alice
+        post("alice", "undelete"), f"{ALICE}: workspace.undeleted workspace notes", OF_ALICE, delete_by_alice
     ),
     "an admin undeletes": Case(
-        ask("root", "undelete"), f"{ROOT}: workspace.undeleted workspace notes", OF_ALICE, delete_by_alice
+        post("root", "undelete"), f"{ROOT}: workspace.undeleted workspace notes", OF_ALICE, delete_by_alice
     ),
     "a user may not delete a user": Case(lambda s: s.alice.delete(s.user), None),
 }  # fmt: skip
@@ -246,7 +253,7 @@ async def test_every_action_leaves_exactly_one_entry(api: Api) -> None:
         fixture = await AuditFixture.set(api, number)
         await case.first(fixture)
         before = len(await fixture.entries())
-        await case.act(fixture)
+        await case.action(fixture)
         added = (await fixture.entries())[before:]
         expected = [] if case.entry is None else [(case.entry, case.details)]
         found = [(fixture.describe(row), _without_number(row.details, number)) for row in added]
@@ -288,15 +295,15 @@ async def test_no_entry_and_no_printed_line_holds_a_secret(
     for number, case in enumerate(CASES.values(), 1):
         other = await AuditFixture.set(fixture.api, number)
         await case.first(other)
-        await case.act(other)
+        await case.action(other)
         fixture.secrets |= other.secrets
     async with fixture.api.engine.connect() as conn:
         rows = "\n".join(await conn.scalars(text("SELECT audit_log::text FROM audit_log")))
         hashes = list(await conn.scalars(select(users.c.password_hash)))
     everything = rows + printed.getvalue() + "".join(capfd.readouterr())
     assert "user.password_set" in rows and "user.password_set" in printed.getvalue()
-    held = [secret for secret in {*fixture.secrets, *hashes, "my-secret-password"} if secret in everything]
-    assert not held
+    leaked = [secret for secret in {*fixture.secrets, *hashes, "my-secret-password"} if secret in everything]
+    assert not leaked
 
 
 async def test_every_committed_entry_is_one_json_line_whatever_the_log_level(
@@ -311,7 +318,9 @@ async def test_every_committed_entry_is_one_json_line_whatever_the_log_level(
     assert [(line["id"], line["action"]) for line in lines] == [(row.id, row.action) for row in rows]
     changed = lines[-1]
     assert (
-        changed["event"] == "audit" and changed["component"] == "api" and changed["address"] == fixture.here
+        changed["event"] == "audit"
+        and changed["component"] == "api"
+        and changed["address"] == fixture.admin_address
     )
     assert changed["details"] == {"before": "user", "after": "admin"} and changed["actor_name"] == "root0"
 
@@ -368,8 +377,8 @@ async def test_a_guessed_password_of_an_admin_is_locked_like_a_sign_in(fixture: 
 async def pages(root: httpx.AsyncClient, **query: object) -> AsyncIterator[list[dict[str, Any]]]:
     before = None
     while True:
-        asked = query | ({} if before is None else {"before": before})
-        answer = await root.get(LOG, params=asked)  # type: ignore[arg-type]
+        parameters = query | ({} if before is None else {"before": before})
+        answer = await root.get(LOG, params=parameters)  # type: ignore[arg-type]
         assert answer.status_code == 200, answer.text
         yield answer.json()["items"]
         before = answer.json()["next"]
@@ -389,7 +398,7 @@ async def test_pages_stay_in_place_while_entries_arrive(fixture: AuditFixture) -
     assert read == expected
 
 
-async def test_the_filters(fixture: AuditFixture) -> None:
+async def test_each_filter_limits_the_entries(fixture: AuditFixture) -> None:
     await fixture.sign_in("alice", PASSWORD)
     await fixture.root.delete(fixture.path)
     await fixture.sign_in("alice", WRONG)
@@ -409,13 +418,13 @@ async def test_the_filters(fixture: AuditFixture) -> None:
     assert await actions(to=middle) == everything[1:]
 
 
-async def test_an_entry_reads_as_described(fixture: AuditFixture) -> None:
+async def test_an_entry_has_the_fields_of_the_api(fixture: AuditFixture) -> None:
     await fixture.root.delete(fixture.path)
     [[entry]] = [page async for page in pages(fixture.root, action="workspace.deleted")]
     assert entry.pop("id") > 0 and entry.pop("at").endswith("Z")
     assert entry == {
         "actor": {"kind": "admin", "id": fixture.api.ids["root0"], "name": "root0"},
-        "address": fixture.here,
+        "address": fixture.admin_address,
         "action": "workspace.deleted",
         "target": {"kind": "workspace", "id": fixture.workspace, "name": "notes"},
         "outcome": "success",
@@ -430,14 +439,14 @@ INVALID = (
 )  # fmt: skip
 
 
-async def test_a_filter_that_is_not_valid_is_refused(fixture: AuditFixture) -> None:
+async def test_an_invalid_filter_is_rejected(fixture: AuditFixture) -> None:
     for query in INVALID:
         answer = await fixture.root.get(f"{LOG}?{query}")
         assert answer.status_code == 422, query
         assert answer.json()["error"]["code"] == "VALIDATION_ERROR"
 
 
-async def test_only_admins_read_it(fixture: AuditFixture) -> None:
+async def test_only_admins_read_the_audit_log(fixture: AuditFixture) -> None:
     assert (await fixture.alice.get(LOG)).status_code == 403
     assert (await (await fixture.api.client()).get(LOG)).status_code == 401
 

@@ -1,4 +1,4 @@
-"""The authorization matrix: every call by anonymous, owner, other and admin. A route without a row fails."""
+"""The authorization matrix: every call by each kind of caller. A route without a row fails."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,12 +9,12 @@ import httpx
 from codehub.domain.states import Role
 from tests.integration.api.conftest import PASSWORD, Api
 
-WHO = ("anonymous", "owner", "other", "admin")
+CALLERS = ("anonymous", "owner", "other", "admin")
 
 
 @dataclass(frozen=True)
 class Row:
-    """The status for each of WHO, and the state of the owner's workspace during the call."""
+    """The status for each of CALLERS, and the state of the owner's workspace during the call."""
 
     statuses: tuple[int, int, int, int]
     body: dict[str, Any] | None = None
@@ -87,10 +87,10 @@ async def test_the_matrix_holds(api: Api) -> None:
     wrong = []
     for call, rows in MATRIX.items():
         for row in rows:
-            for who, expected in zip(WHO, row.statuses, strict=True):
-                answer = await _call(Callers(api), who, call, row)
+            for caller, expected in zip(CALLERS, row.statuses, strict=True):
+                answer = await _call(Users(api), caller, call, row)
                 if answer.status_code != expected:
-                    wrong.append(f"{call} ({row.state}) by {who}: {answer.status_code}, not {expected}")
+                    wrong.append(f"{call} ({row.state}) by {caller}: {answer.status_code}, not {expected}")
                 if answer.status_code >= 400:
                     assert set(answer.json()["error"]) == {"code", "message"}
     assert not wrong, "\n".join(wrong)
@@ -103,7 +103,7 @@ async def test_an_invented_session_is_rejected(api: Api) -> None:
         assert (await client.get("/api/v1/session")).status_code == 401
 
 
-class Callers:
+class Users:
     """Users of one cell of the matrix, created on first use, so that no cell affects the next."""
 
     def __init__(self, api: Api) -> None:
@@ -111,40 +111,40 @@ class Callers:
         self._number = len(api.ids)
         self._clients: dict[str, httpx.AsyncClient] = {}
 
-    def name(self, who: str) -> str:
-        return f"{who}-{self._number}"
+    def name(self, caller: str) -> str:
+        return f"{caller}-{self._number}"
 
-    async def client(self, who: str) -> httpx.AsyncClient:
-        if who not in self._clients:
-            role = Role.ADMIN if who == "admin" else Role.USER
-            anonymous = who == "anonymous"
-            made = self.api.client() if anonymous else self.api.quick_client(self.name(who), role)
-            self._clients[who] = await made
-        return self._clients[who]
+    async def client(self, caller: str) -> httpx.AsyncClient:
+        if caller not in self._clients:
+            role = Role.ADMIN if caller == "admin" else Role.USER
+            anonymous = caller == "anonymous"
+            made = self.api.client() if anonymous else self.api.quick_client(self.name(caller), role)
+            self._clients[caller] = await made
+        return self._clients[caller]
 
-    async def user_id(self, who: str) -> str:
-        await self.client(who)
-        return self.api.ids[self.name(who)]
+    async def user_id(self, caller: str) -> str:
+        await self.client(caller)
+        return self.api.ids[self.name(caller)]
 
 
-async def _call(callers: Callers, who: str, call: str, row: Row) -> httpx.Response:
+async def _call(users: Users, caller: str, call: str, row: Row) -> httpx.Response:
     method, path = call.split(" ")
     if "{workspace_id}" in path:
-        path = path.format(workspace_id=await _workspace(callers, row.state))
+        path = path.format(workspace_id=await _workspace(users, row.state))
     if "{user_id}" in path:
-        path = path.format(user_id=await callers.user_id("bystander"))
+        path = path.format(user_id=await users.user_id("bystander"))
     body = row.body
     if body is not None and "username" in body:
-        name = callers.name("new")
+        name = users.name("new")
         if call.endswith("/login"):
-            await callers.client("owner")
-            name = callers.name("owner")
+            await users.client("owner")
+            name = users.name("owner")
         body = body | {"username": name}
-    return await (await callers.client(who)).request(method, path, json=body)
+    return await (await users.client(caller)).request(method, path, json=body)
 
 
-async def _workspace(callers: Callers, state: str) -> str:
-    api, owner = callers.api, await callers.client("owner")
+async def _workspace(users: Users, state: str) -> str:
+    api, owner = users.api, await users.client("owner")
     workspace_id: str = (await api.workspace(owner))["id"]
     if state == "deleted":
         assert (await owner.delete(f"/api/v1/workspaces/{workspace_id}")).status_code == 204

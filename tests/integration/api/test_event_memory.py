@@ -1,4 +1,4 @@
-"""Event streams cost bounded memory, however many workspaces there are and however slowly clients read."""
+"""Event streams use bounded memory, for any number of workspaces and slow clients."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ from codehub.domain.conditions import initial_conditions
 from codehub.domain.states import Role
 from codehub.host.child_process import die_with_parent
 from tests.integration.api.conftest import BASE, Api
-from tests.integration.api.test_events import PREFIX, Served, served
+from tests.integration.api.test_events import PREFIX, ServedApi, served
 from tests.waiting import PATIENCE, until, wait_for
 
 __all__ = ["served"]
@@ -35,7 +35,7 @@ __all__ = ["served"]
 MEMO = "m" * 20_000
 DESCRIPTION = "\N{GRINNING FACE}" * 1000
 ONE_EVENT = event_source.BATCH_SIZE * (4_000 + 3_000)
-"""Bytes of a batch of workspaces with the longest descriptions. All of them are ten times as much."""
+"""Bytes of a batch of workspaces with the longest descriptions, a tenth of all workspaces."""
 STREAMS = 32
 MEBIBYTE = 1 << 20
 
@@ -82,13 +82,15 @@ async def open_unread(path: Path, session_id: str, stack: AsyncExitStack) -> asy
     return reader
 
 
-def buffered_bytes(served: Served) -> list[int]:
+def buffered_bytes(served: ServedApi) -> list[int]:
     """Return the bytes that the server buffers for each connection."""
     found = served.server.server_state.connections
     return [item.transport.get_write_buffer_size() for item in found if isinstance(item, ApiProtocol)]
 
 
-async def test_unread_streams_buffer_one_event_each(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unread_streams_buffer_one_event_each(
+    served: ServedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(events, "SEND_TIMEOUT", PATIENCE)
     await served.api.quick_client("alice", Role.USER)
     await insert_many_workspaces(served.api, "alice", 200)
@@ -99,22 +101,22 @@ async def test_unread_streams_buffer_one_event_each(served: Served, monkeypatch:
         await until(lambda: sum(map(bool, buffered_bytes(served))) == STREAMS, "every stream to block")
         await publish(served.redis, [resync_message(PREFIX)] * 20)
         assert max(buffered_bytes(served)) <= ONE_EVENT
-    await until(lambda: buffered_bytes(served) == [], "the connections to be gone")
+    await until(lambda: buffered_bytes(served) == [], "the connections to be closed")
 
 
 async def test_unread_streams_cost_an_api_process_little_memory(api: Api, tmp_path: Path) -> None:
-    """Measure resident memory: with memos and whole snapshots it grew by 532 MiB, without by 28 MiB."""
+    """Resident memory grew by 532 MiB with memos and whole snapshots, and by 28 MiB without."""
     await api.quick_client("alice", Role.USER)
     await insert_many_workspaces(api, "alice", 200)
     ids = [await another_session(api, "alice") for _ in range(4)]
-    with api_process(api, tmp_path / "apart.sock") as process:
+    with api_process(api, tmp_path / "separate.sock") as process:
         async with AsyncExitStack() as stack:
-            await read_beginning(await open_unread(tmp_path / "apart.sock", ids[0], stack))
+            await read_beginning(await open_unread(tmp_path / "separate.sock", ids[0], stack))
             before = process.memory_info().rss
             for number in range(1, STREAMS):
-                await read_beginning(await open_unread(tmp_path / "apart.sock", ids[number % 4], stack))
+                await read_beginning(await open_unread(tmp_path / "separate.sock", ids[number % 4], stack))
             assert process.memory_info().rss - before < 64 * MEBIBYTE
-        await until(lambda: len(process.net_connections("unix")) < STREAMS, "the connections to be gone")
+        await until(lambda: len(process.net_connections("unix")) < STREAMS, "the connections to be closed")
         assert process.memory_info().rss - before < 64 * MEBIBYTE
 
 
@@ -143,7 +145,7 @@ async def read_beginning(reader: asyncio.StreamReader) -> None:
 
 
 async def test_a_client_that_does_not_read_is_disconnected(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "SEND_TIMEOUT", 0.2)
     monkeypatch.setattr(events, "CLOSE_SECONDS", 0.1)
@@ -156,19 +158,19 @@ async def test_a_client_that_does_not_read_is_disconnected(
         await until(lambda: buffered_bytes(served) == [], "the server to close the connection")
 
 
-async def test_a_snapshot_in_batches_has_every_workspace_once(served: Served) -> None:
+async def test_a_snapshot_in_batches_has_every_workspace_once(served: ServedApi) -> None:
     alice = await served.api.quick_client("alice", Role.USER)
     await insert_many_workspaces(served.api, "alice", 2 * event_source.BATCH_SIZE + 1)
     seen: list[str] = []
-    mores: list[bool] = []
+    more_flags: list[bool] = []
     async with served.stream(alice) as stream:
-        while not mores or mores[-1]:
+        while not more_flags or more_flags[-1]:
             name, data = await stream.next()
             assert name == "snapshot"
             seen += [item["id"] for item in data["items"]]
-            mores.append(data["more"])
+            more_flags.append(data["more"])
             assert not any("memo" in item for item in data["items"])
-    assert mores == [True, True, False]
+    assert more_flags == [True, True, False]
     assert len(seen) == len(set(seen)) == 2 * event_source.BATCH_SIZE + 1
 
 
@@ -188,7 +190,7 @@ async def test_no_change_is_missed_while_a_snapshot_is_sent(
     feed.start_over()
     client = Client()
     stream = EventSource(session, services).events(feed)
-    client.take(await anext(stream))
+    client.apply(await anext(stream))
     new = await api.workspace(alice, name="new")
     await alice.patch(f"/api/v1/workspaces/{made[4]['id']}", json={"name": "renamed, already sent"})
     await alice.patch(f"/api/v1/workspaces/{made[0]['id']}", json={"name": "renamed, not yet sent"})
@@ -196,7 +198,7 @@ async def test_no_change_is_missed_while_a_snapshot_is_sent(
     for changed in (new, made[4], made[0], made[3]):
         feed.hint(changed["id"])
     while len(client.events) < 3 + 4:
-        client.take(await anext(stream))
+        client.apply(await anext(stream))
     now = (await alice.get("/api/v1/workspaces")).json()["items"]
     assert client.workspaces == {item["id"]: item for item in now}
 
@@ -209,7 +211,7 @@ class Client:
         self.workspaces: dict[str, Any] = {}
         self._batches: dict[str, Any] = {}
 
-    def take(self, event: bytes) -> None:
+    def apply(self, event: bytes) -> None:
         fields = dict(line.split(": ", 1) for line in event.decode().splitlines() if line)
         data = httpx.Response(200, text=fields["data"]).json()
         self.events.append(fields["event"])
@@ -225,7 +227,7 @@ class Client:
 
 
 async def test_beyond_its_bound_a_session_keeps_its_newest_streams(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_streams, "MAX_PER_SESSION", 2)
     alice = await served.api.quick_client("alice", Role.USER)
@@ -239,7 +241,7 @@ async def test_beyond_its_bound_a_session_keeps_its_newest_streams(
 
 
 async def test_beyond_the_bound_of_its_user_another_session_gets_429(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_streams, "MAX_PER_USER", 1)
     alice = await served.api.quick_client("alice", Role.USER)

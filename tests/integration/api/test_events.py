@@ -47,7 +47,9 @@ class Stream:
         return "end", None
 
 
-class Served:
+class ServedApi:
+    """API on a socket, with its clients and its Redis."""
+
     def __init__(self, api: Api, socket: Path, redis: Redis, server: uvicorn.Server) -> None:
         self.api = api
         self.socket = socket
@@ -74,13 +76,13 @@ class Served:
 
 
 @pytest.fixture
-async def served(api: Api, settings: Settings, tmp_path: Path) -> AsyncIterator[Served]:
+async def served(api: Api, settings: Settings, tmp_path: Path) -> AsyncIterator[ServedApi]:
     path = tmp_path / "api.sock"
     server = make_server(settings)
     listening = listen(f"unix:{path}")
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     redis = Redis.from_url(settings.redis_url)
-    yield Served(api, path, redis, server)
+    yield ServedApi(api, path, redis, server)
     server.should_exit = True
     async with asyncio.timeout(PATIENCE):
         await serving
@@ -93,7 +95,7 @@ def listed(workspace: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in workspace.items() if name not in ("memo", "archive")}
 
 
-async def test_snapshot_updates_and_deletion(served: Served) -> None:
+async def test_a_stream_sends_a_snapshot_updates_and_deletions(served: ServedApi) -> None:
     alice = await served.api.quick_client("alice", Role.USER)
     first = await served.api.workspace(alice, name="first")
     async with served.stream(alice) as stream:
@@ -111,13 +113,13 @@ async def test_snapshot_updates_and_deletion(served: Served) -> None:
         assert len(set(stream.ids)) == len(stream.ids) == 4
 
 
-async def test_anonymous_gets_no_stream(served: Served) -> None:
+async def test_a_stream_needs_a_session(served: ServedApi) -> None:
     transport = httpx.AsyncHTTPTransport(uds=str(served.socket))
     async with httpx.AsyncClient(transport=transport, base_url=BASE, timeout=PATIENCE) as client:
         assert (await client.get("/api/v1/events")).status_code == 401
 
 
-async def test_a_stream_shows_only_the_users_own_workspaces(served: Served) -> None:
+async def test_a_stream_shows_only_the_users_own_workspaces(served: ServedApi) -> None:
     alice = await served.api.quick_client("alice", Role.USER)
     root = await served.api.quick_client("root", Role.ADMIN)
     secret = await served.api.workspace(alice)
@@ -128,7 +130,7 @@ async def test_a_stream_shows_only_the_users_own_workspaces(served: Served) -> N
         assert await stream.next() == ("workspace_deleted", {"id": secret["id"]})
 
 
-async def test_two_streams_of_one_user_get_the_same_events(served: Served) -> None:
+async def test_two_streams_of_one_user_get_the_same_events(served: ServedApi) -> None:
     alice = await served.api.quick_client("alice", Role.USER)
     made = await served.api.workspace(alice)
     async with served.stream(alice) as one:
@@ -141,7 +143,7 @@ async def test_two_streams_of_one_user_get_the_same_events(served: Served) -> No
         assert (await one.next())[0] == "workspace_updated"
 
 
-async def test_signing_out_ends_the_stream_at_once(served: Served) -> None:
+async def test_signing_out_ends_the_stream_at_once(served: ServedApi) -> None:
     alice = await served.api.quick_client("alice", Role.USER)
     async with served.stream(alice) as stream:
         await stream.next()
@@ -149,7 +151,7 @@ async def test_signing_out_ends_the_stream_at_once(served: Served) -> None:
         assert (await stream.next())[0] == "end"
 
 
-async def test_deleting_the_user_ends_the_stream_at_once(served: Served) -> None:
+async def test_deleting_the_user_ends_the_stream_at_once(served: ServedApi) -> None:
     alice = await served.api.quick_client("alice", Role.USER)
     root = await served.api.quick_client("root", Role.ADMIN)
     async with served.stream(alice) as stream:
@@ -158,7 +160,7 @@ async def test_deleting_the_user_ends_the_stream_at_once(served: Served) -> None
         assert (await stream.next())[0] == "end"
 
 
-async def test_a_session_that_ended_while_not_listening_ends_its_stream(served: Served) -> None:
+async def test_a_session_that_ended_while_not_listening_ends_its_stream(served: ServedApi) -> None:
     alice = await served.api.quick_client("alice", Role.USER)
     dsn = asyncpg_dsn(served.api.settings.database_url)
     async with served.stream(alice) as stream:
@@ -176,7 +178,7 @@ async def test_a_session_that_ended_while_not_listening_ends_its_stream(served: 
         assert (await stream.next())[0] == "end"
 
 
-async def test_a_reconnect_to_redis_sends_a_fresh_snapshot(served: Served) -> None:
+async def test_a_reconnect_to_redis_sends_a_fresh_snapshot(served: ServedApi) -> None:
     alice = await served.api.quick_client("alice", Role.USER)
     made = await served.api.workspace(alice)
     async with served.stream(alice) as stream:
@@ -188,7 +190,7 @@ async def test_a_reconnect_to_redis_sends_a_fresh_snapshot(served: Served) -> No
             continue
 
 
-async def test_a_resync_sends_everyone_a_fresh_snapshot(served: Served) -> None:
+async def test_a_resync_sends_everyone_a_fresh_snapshot(served: ServedApi) -> None:
     alice = await served.api.quick_client("alice", Role.USER)
     async with served.stream(alice) as stream:
         await stream.next()
@@ -196,7 +198,7 @@ async def test_a_resync_sends_everyone_a_fresh_snapshot(served: Served) -> None:
         assert (await stream.next())[0] == "snapshot"
 
 
-async def test_heartbeats(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_stream_sends_heartbeats(served: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_source, "HEARTBEAT", 0.2)
     alice = await served.api.quick_client("alice", Role.USER)
     async with served.stream(alice) as stream:
@@ -206,7 +208,7 @@ async def test_heartbeats(served: Served, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_a_change_whose_hint_was_lost_comes_with_the_heartbeat(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_source, "HEARTBEAT", 0.2)
     alice = await served.api.quick_client("alice", Role.USER)
@@ -225,16 +227,16 @@ async def _after_heartbeats(stream: Stream) -> tuple[str, Any]:
 
 
 async def test_a_client_that_does_not_read_does_not_delay_the_end(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_paused = asyncio.Event()
     pause_writing = FlowControl.pause_writing
 
-    def note(flow: FlowControl) -> None:
+    def record(flow: FlowControl) -> None:
         write_paused.set()
         pause_writing(flow)
 
-    monkeypatch.setattr(FlowControl, "pause_writing", note)
+    monkeypatch.setattr(FlowControl, "pause_writing", record)
     alice = await served.api.quick_client("alice", Role.USER)
     for number in range(3):
         await served.api.workspace(alice, name=f"w{number}", description="x" * 1000)
@@ -253,7 +255,7 @@ async def test_a_client_that_does_not_read_does_not_delay_the_end(
     writer.close()
 
 
-async def test_stopping_the_server_ends_the_streams(served: Served) -> None:
+async def test_stopping_the_server_ends_the_streams(served: ServedApi) -> None:
     alice = await served.api.quick_client("alice", Role.USER)
     async with served.stream(alice) as stream:
         assert (await stream.next())[0] == "snapshot"

@@ -25,37 +25,37 @@ from tests.services import Services, short_temp_dir
 from tests.waiting import PATIENCE, until
 
 
-async def _claim(api: Api) -> None:
+async def _claim_storage(api: Api) -> None:
     await installation.ensure(api.engine, "here", 2_000_000)
     for root in StorageRoot:
         await installation.PostgresClaims(api.engine).record(root)
 
 
-async def _lead(api: Api, age: str) -> None:
+async def _set_leader(api: Api, age: str) -> None:
     async with api.engine.begin() as conn:
         heartbeat = func.now() - text(f"interval '{age}'")
         await conn.execute(update(leadership).values(holder="host:1", epoch=1, heartbeat_at=heartbeat))
 
 
-async def look(api: Api) -> Readiness:
+async def check_readiness(api: Api) -> Readiness:
     return await readiness.check(api.settings.database_url, api.settings.redis_url)
 
 
 async def test_readiness_names_each_failure_and_its_remedy(api: Api) -> None:
-    found = await look(api)
+    found = await check_readiness(api)
     assert not found.ready and not found.checks[CheckName.COORDINATOR].ok
     assert "codehub serve coordinator" in found.checks[CheckName.COORDINATOR].remedy
     for name in (CheckName.DATABASE, CheckName.SCHEMA, CheckName.REDIS):
         assert found.checks[name].ok and not found.checks[name].remedy
     assert "volumes and archives" in found.checks[CheckName.STORAGE].message
-    await _lead(api, "0 seconds")
-    assert not (await look(api)).ready, "no workspace can start yet"
-    await _claim(api)
-    found = await look(api)
+    await _set_leader(api, "0 seconds")
+    assert not (await check_readiness(api)).ready, "no workspace can start yet"
+    await _claim_storage(api)
+    found = await check_readiness(api)
     assert found.ready and found.degraded == list(LEADER_CHECKS)
     assert found.checks[CheckName.DISK].message == "Unknown: no coordinator has checked this yet."
-    await _lead(api, "31 seconds")
-    found = await look(api)
+    await _set_leader(api, "31 seconds")
+    found = await check_readiness(api)
     assert not found.ready and "no heartbeat for 31 s" in found.checks[CheckName.COORDINATOR].message
 
 
@@ -65,7 +65,7 @@ async def test_readiness_names_each_failure_and_its_remedy(api: Api) -> None:
 async def test_a_database_of_another_version_is_not_ready(api: Api, version: str, advice: str) -> None:
     async with api.engine.begin() as conn:
         await conn.execute(text("UPDATE alembic_version SET version_num = :version"), {"version": version})
-    found = await look(api)
+    found = await check_readiness(api)
     assert not found.ready and advice in found.checks[CheckName.SCHEMA].message
 
 
@@ -80,8 +80,8 @@ async def test_a_database_without_a_schema_is_not_ready(services: Services, redi
 
 
 async def test_a_redis_that_is_gone_is_not_ready(api: Api, tmp_path: Path) -> None:
-    await _lead(api, "0 seconds")
-    await _claim(api)
+    await _set_leader(api, "0 seconds")
+    await _claim_storage(api)
     found = await readiness.check(api.settings.database_url, f"unix://{tmp_path}/redis.sock")
     wrong = [name for name in VITAL if not found.checks[name].ok]
     assert not found.ready and wrong == [CheckName.REDIS]
@@ -101,15 +101,15 @@ async def test_a_server_that_accepts_but_never_answers_times_out(
 
 
 async def test_with_every_dependency_down_the_api_answers_503(settings: Settings, tmp_path: Path) -> None:
-    nowhere = settings.model_copy(
+    unreachable = settings.model_copy(
         update={
             "database_url": f"postgresql://x:y@/codehub?host={tmp_path}",
             "redis_url": f"unix://{tmp_path}/redis.sock",
         }
     )
-    found = await readiness.check(nowhere.database_url, nowhere.redis_url)
+    found = await readiness.check(unreachable.database_url, unreachable.redis_url)
     assert not found.ready and not any(check.ok for check in found.checks.values())
-    app = create_app(nowhere)
+    app = create_app(unreachable)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
@@ -126,7 +126,9 @@ async def test_readiness_and_metrics_are_not_on_the_api_itself(api: Api, dist: P
         assert answer.status_code == 404 and answer.json()["error"]["code"] == "NOT_FOUND", path
 
 
-async def test_the_internal_listener_of_the_api(settings: Settings, api: Api) -> None:
+async def test_the_internal_listener_serves_health_readiness_and_metrics(
+    settings: Settings, api: Api
+) -> None:
     """The whole server, as `codehub serve api` runs it."""
     data_dir = short_temp_dir()
     settings = settings.model_copy(update={"data_dir": data_dir})
@@ -143,8 +145,8 @@ async def test_the_internal_listener_of_the_api(settings: Settings, api: Api) ->
         status, body = await ask("/readyz")
         assert status == 503 and json.loads(body)["ready"] is False
         assert set(json.loads(body)["checks"]["coordinator"]) == {"ok", "message", "remedy"}
-        await _lead(api, "0 seconds")
-        await _claim(api)
+        await _set_leader(api, "0 seconds")
+        await _claim_storage(api)
         status, body = await ask("/readyz")
         assert status == 200 and json.loads(body)["degraded"] == list(LEADER_CHECKS)
 
@@ -178,12 +180,12 @@ async def test_openapi_is_served_and_its_viewers_are_not(api: Api) -> None:
     assert "HTTPValidationError" not in str(document)
 
 
-async def test_the_overview(api: Api) -> None:
+async def test_the_overview_counts_phases_users_and_errors(api: Api) -> None:
     root, alice = await api.quick_client("root", Role.ADMIN), await api.quick_client("alice", Role.USER)
     await api.workspace(alice, desired_state="RUNNING")
     broken = await api.workspace(alice)
     await api.set(broken["id"], phase="ERROR", error_reason="Timeout", error_count=1, error_message="slow")
-    await _lead(api, "0 seconds")
+    await _set_leader(api, "0 seconds")
     seen = (await root.get("/api/v1/admin/overview")).json()
     assert seen["phases"]["PENDING"] == 1 and seen["phases"]["ERROR"] == 1 and seen["phases"]["RUNNING"] == 0
     assert seen["running"] == 1 and seen["users"] == 2 and seen["leader"]["holder"] == "host:1"
@@ -210,12 +212,12 @@ async def test_the_overview_shows_what_weakens_security(settings: Settings, api:
 
 async def test_the_overview_shows_the_checks_of_readyz(api: Api) -> None:
     root = await api.quick_client("root", Role.ADMIN)
-    await _lead(api, "0 seconds")
+    await _set_leader(api, "0 seconds")
     async with api.engine.begin() as conn:
         values = {"ok": False, "message": "12 MiB free", "checked_at": func.now()}
         await conn.execute(insert(health_checks).values(name="disk", **values))
     checks = (await root.get("/api/v1/admin/overview")).json()["checks"]
-    assert checks == readiness.as_json(await look(api))["checks"]
+    assert checks == readiness.as_json(await check_readiness(api))["checks"]
     assert checks["coordinator"] == {"ok": True, "message": "host:1 leads.", "remedy": ""}
     assert checks["disk"]["message"] == "12 MiB free" and "DISK_RESERVE_BYTES" in checks["disk"]["remedy"]
 

@@ -48,7 +48,7 @@ async def test_over_the_limit_is_429_and_creates_nothing(api: Api) -> None:
     assert refused.status_code == 429 and refused.json()["error"]["code"] == "RUNNING_LIMIT_EXCEEDED"
     assert int(refused.headers["retry-after"]) > 0
     assert (await alice.get("/api/v1/workspaces")).json()["total"] == 2
-    assert (await api.workspace(alice, name="resting", desired_state="ARCHIVED"))[
+    assert (await api.workspace(alice, name="archived", desired_state="ARCHIVED"))[
         "desired_state"
     ] == "ARCHIVED"
 
@@ -78,7 +78,7 @@ async def test_parallel_creates_never_exceed_the_number_of_workspaces(api: Api) 
     assert (await bob.post("/api/v1/workspaces", json=body)).status_code == 201
 
 
-async def test_deleting_makes_room_until_the_trash_holds_as_many(api: Api) -> None:
+async def test_a_full_trash_blocks_creates_but_not_an_undelete(api: Api) -> None:
     alice = await api.quick_client("alice", Role.USER)
     body = {"name": "one more", "desired_state": "STANDBY"}
     for _ in range(24):

@@ -105,7 +105,7 @@ def use_up_inodes(directory: Path) -> None:
         (directory / f"{number}").touch()
 
 
-async def test_a_redis_without_room_fails_readiness(api: Api) -> None:
+async def test_a_full_redis_fails_readiness(api: Api) -> None:
     data_dir = short_temp_dir()
     redis = EmbeddedRedis(data_dir, TOOLS_DIR)
     await redis.start()

@@ -13,7 +13,7 @@ from tests.integration.api.conftest import Api
 V1 = "/api/v1"
 
 
-async def found(client_get: object, q: str) -> list[str]:
+async def search(client_get: object, q: str) -> list[str]:
     answer = await client_get(f"{V1}/workspaces", params={"q": q})  # type: ignore[operator]
     assert answer.status_code == 200, answer.text
     return sorted(item["name"] for item in answer.json()["items"])
@@ -24,13 +24,13 @@ async def test_a_search_finds_every_word_in_the_name_description_or_memo(api: Ap
     one = await api.workspace(alice, name="Shop", description="100% of_it")
     await api.workspace(alice, name="Other", description="payments")
     await alice.patch(f"{V1}/workspaces/{one['id']}", json={"memo": "the Payment service\nback\\slash"})
-    assert await found(alice.get, "PAYMENT") == ["Other", "Shop"]
-    assert await found(alice.get, "  shop   payment ") == ["Shop"]
-    assert await found(alice.get, "shop nothing") == []
-    assert await found(alice.get, "100%") == ["Shop"]
-    assert await found(alice.get, "1%0") == [] and await found(alice.get, "of.it") == []
-    assert await found(alice.get, "k\\s") == ["Shop"]
-    assert await found(alice.get, "") == ["Other", "Shop"]
+    assert await search(alice.get, "PAYMENT") == ["Other", "Shop"]
+    assert await search(alice.get, "  shop   payment ") == ["Shop"]
+    assert await search(alice.get, "shop nothing") == []
+    assert await search(alice.get, "100%") == ["Shop"]
+    assert await search(alice.get, "1%0") == [] and await search(alice.get, "of.it") == []
+    assert await search(alice.get, "k\\s") == ["Shop"]
+    assert await search(alice.get, "") == ["Other", "Shop"]
 
 
 async def test_every_page_of_a_search_has_the_total(api: Api) -> None:

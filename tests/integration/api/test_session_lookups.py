@@ -1,4 +1,4 @@
-"""A flood of random session cookies: look-ups are bounded, and valid sessions do not wait."""
+"""During a flood of random session cookies, look-ups are bounded and valid sessions do not wait."""
 
 import asyncio
 

@@ -15,7 +15,7 @@ from tests.integration.api.conftest import PASSWORD, Api
 from tests.waiting import eventually, until
 
 LOGIN = "/api/v1/login"
-HOME = "192.0.2.1"
+KNOWN_ADDRESS = "192.0.2.1"
 
 
 class BlockedPasswordChecks:
@@ -28,18 +28,18 @@ class BlockedPasswordChecks:
 
 @pytest.fixture
 def blocked_checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[BlockedPasswordChecks]:
-    held = BlockedPasswordChecks()
-    fits = passwords._matches
+    checks = BlockedPasswordChecks()
+    matches = passwords._matches
 
     def hold(password: str, password_hash: str) -> bool:
         if password_hash == passwords.DUMMY_HASH:
-            held.running += 1
-            assert held.release.wait(300)
-        return fits(password, password_hash)
+            checks.running += 1
+            assert checks.release.wait(300)
+        return matches(password, password_hash)
 
     monkeypatch.setattr(passwords, "_matches", hold)
-    yield held
-    held.release.set()
+    yield checks
+    checks.release.set()
 
 
 async def sign_in(api: Api, address: str, name: str, password: str = PASSWORD) -> httpx.Response:
@@ -61,12 +61,12 @@ async def test_during_a_flood_a_known_network_signs_in_before_all_that_wait(
     api: Api, blocked_checks: BlockedPasswordChecks
 ) -> None:
     await api.quick_client("alice", Role.USER)
-    assert (await sign_in(api, HOME, "alice")).status_code == 200
+    assert (await sign_in(api, KNOWN_ADDRESS, "alice")).status_code == 200
     attempts = flood(api, 100)
     admitted = sign_in_limit.NEW_AT_ONCE + sign_in_limit.NEW_WAITING
     await until(lambda: sum(task.done() for task in attempts) == 100 - admitted, "the queue to be full")
     await until(lambda: blocked_checks.running == sign_in_limit.NEW_AT_ONCE, "its slots to be taken")
-    assert (await sign_in(api, HOME, "alice")).status_code == 200
+    assert (await sign_in(api, KNOWN_ADDRESS, "alice")).status_code == 200
     assert blocked_checks.running == sign_in_limit.NEW_AT_ONCE, "no sign-in of the flood ran in between"
     rejected = [task.result() for task in attempts if task.done()]
     assert {answer.status_code for answer in rejected} == {429}
@@ -79,20 +79,20 @@ async def test_a_flood_from_one_known_network_does_not_block_the_others(
     api: Api, blocked_checks: BlockedPasswordChecks
 ) -> None:
     """A user may send it from the office network of other users."""
-    for name, address in (("alice", HOME), ("mallory", "192.0.2.66")):
+    for name, address in (("alice", KNOWN_ADDRESS), ("mallory", "192.0.2.66")):
         await api.quick_client(name, Role.USER)
         assert (await sign_in(api, address, name)).status_code == 200
     attempts = flood(api, 90, "192.0.2.66")
     admitted = sign_in_limit.KNOWN_AT_ONCE + sign_in_limit.KNOWN_WAITING
     await until(lambda: sum(task.done() for task in attempts) == 90 - admitted, "the queue to be full")
     await until(lambda: blocked_checks.running == sign_in_limit.KNOWN_AT_ONCE, "its slots to be taken")
-    alice = asyncio.create_task(sign_in(api, HOME, "alice"))
+    alice = asyncio.create_task(sign_in(api, KNOWN_ADDRESS, "alice"))
     await until(
         lambda: sum(task.done() for task in attempts) > 90 - admitted or alice.done(), "room to be made"
     )
     blocked_checks.release.set()
     assert (await alice).status_code == 200
-    assert sum(task.done() for task in attempts) < 90 - admitted // 2, "she did not wait for all the others"
+    assert sum(task.done() for task in attempts) < 90 - admitted // 2, "alice did not wait for all the others"
     await asyncio.gather(*attempts)
 
 
@@ -132,26 +132,26 @@ async def test_successful_sign_ins_cost_no_tokens(api: Api, monkeypatch: pytest.
     monkeypatch.setattr(api.app.state.services.sign_in_limit._buckets, "_refill_per_second", 1e-6)
     await api.quick_client("alice", Role.USER)
     for _ in range(sign_in_limit.FAILURES + 5):
-        assert (await sign_in(api, HOME, "alice")).status_code == 200
+        assert (await sign_in(api, KNOWN_ADDRESS, "alice")).status_code == 200
 
 
 async def test_known_addresses_are_shared_between_processes(
     api: Api, blocked_checks: BlockedPasswordChecks
 ) -> None:
     await api.quick_client("alice", Role.USER)
-    assert (await sign_in(api, HOME, "alice")).status_code == 200
+    assert (await sign_in(api, KNOWN_ADDRESS, "alice")).status_code == 200
     app = create_app(api.settings)
     async with app.router.lifespan_context(app):
         other = Api(app, api.engine, api.settings, api.stack)
         known = app.state.services.sign_in_limit._known
 
         async def is_known() -> bool:
-            return HOME in known
+            return KNOWN_ADDRESS in known
 
         await eventually(is_known, "the other process to read the known addresses")
         attempts = flood(other, 100)
         await until(lambda: sum(task.done() for task in attempts) > 80, "the queue to be full")
-        assert (await sign_in(other, HOME, "alice")).status_code == 200
+        assert (await sign_in(other, KNOWN_ADDRESS, "alice")).status_code == 200
         blocked_checks.release.set()
         await asyncio.gather(*attempts)
 
@@ -164,12 +164,12 @@ async def test_sign_in_works_without_redis_and_remembers_the_address(
     await services.redis.aclose()
     known = services.sign_in_limit._known
     monkeypatch.setattr(known, "_redis", type(services.redis).from_url("unix:///nowhere/redis.sock"))
-    assert (await sign_in(api, HOME, "alice")).status_code == 200
-    assert HOME in known
+    assert (await sign_in(api, KNOWN_ADDRESS, "alice")).status_code == 200
+    assert KNOWN_ADDRESS in known
 
 
 async def test_a_known_network_signs_in_many_at_once(api: Api) -> None:
     await api.quick_client("alice", Role.USER)
-    assert (await sign_in(api, HOME, "alice")).status_code == 200
-    answers = await asyncio.gather(*(sign_in(api, HOME, "alice") for _ in range(16)))
+    assert (await sign_in(api, KNOWN_ADDRESS, "alice")).status_code == 200
+    answers = await asyncio.gather(*(sign_in(api, KNOWN_ADDRESS, "alice") for _ in range(16)))
     assert {answer.status_code for answer in answers} == {200}

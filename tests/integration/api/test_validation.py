@@ -52,14 +52,14 @@ BAD_WORKSPACES: list[Any] = [
 ]
 
 
-async def test_invalid_workspaces(api: Api) -> None:
+async def test_an_invalid_workspace_is_a_422(api: Api) -> None:
     alice = await api.quick_client("alice", Role.USER)
     for body in BAD_WORKSPACES:
         _assert_rejected(await alice.post(f"{V1}/workspaces", json=body), body)
     assert (await alice.get(f"{V1}/workspaces")).json()["total"] == 0
 
 
-async def test_valid_ttls(api: Api) -> None:
+async def test_valid_ttls_are_accepted(api: Api) -> None:
     alice = await api.quick_client("alice", Role.USER)
     for ttl in (None, 0, 180, 31_536_000):
         made = await api.workspace(alice, standby_ttl_seconds=ttl, archive_ttl_seconds=ttl)
@@ -81,7 +81,7 @@ INVALID_JSON: list[tuple[bytes, bytes]] = [
 ]
 
 
-async def test_invalid_json_bodies(api: Api) -> None:
+async def test_an_invalid_json_body_is_a_422(api: Api) -> None:
     alice = await api.quick_client("alice", Role.USER)
     for content, content_type in INVALID_JSON:
         headers = [(b"content-type", content_type)]
@@ -89,7 +89,7 @@ async def test_invalid_json_bodies(api: Api) -> None:
         _assert_rejected(answer, (content[:50], content_type))
 
 
-async def test_invalid_queries(api: Api) -> None:
+async def test_an_invalid_query_is_a_422(api: Api) -> None:
     root = await api.quick_client("root", Role.ADMIN)
     for query in (
         *(
@@ -112,7 +112,7 @@ async def test_searches_accept_unusual_characters(api: Api) -> None:
         assert (await alice.get(f"{V1}/workspaces?q={q}")).status_code == 200, q
 
 
-async def test_invalid_ids(api: Api) -> None:
+async def test_an_invalid_id_is_a_404(api: Api) -> None:
     root = await api.quick_client("root", Role.ADMIN)
     for name in ("x", "%00", "..", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "1" * 5000, "%FF", "💥"):
         answer = await root.get(f"{V1}/workspaces/{name}/timeline")
@@ -121,7 +121,7 @@ async def test_invalid_ids(api: Api) -> None:
         assert (await root.delete(f"{V1}/users/{name}")).status_code in (404, 405), name
 
 
-async def test_a_large_body_assert_rejected(api: Api) -> None:
+async def test_a_large_body_is_a_413(api: Api) -> None:
     alice = await api.quick_client("alice", Role.USER)
     answer = await alice.post(f"{V1}/workspaces", json={"name": "x" * (1 << 20)})
     assert answer.status_code == 413 and answer.json()["error"]["code"] == "PAYLOAD_TOO_LARGE"
@@ -135,7 +135,7 @@ async def test_a_large_body_assert_rejected(api: Api) -> None:
     assert answer.status_code == 413
 
 
-async def test_unknown_paths_and_methods(api: Api) -> None:
+async def test_an_unknown_path_is_a_404_and_an_unknown_method_a_405(api: Api) -> None:
     client = await api.client()
     for path in ("/api", "/api/", "/api/v1", "/api/v1/nope", "/api/v2/workspaces"):
         for method in ("GET", "POST", "DELETE"):
@@ -189,7 +189,7 @@ CALLS = st.sampled_from(
 
 async def test_no_json_body_is_ever_a_500(api: Api) -> None:
     root = await api.quick_client("root", Role.ADMIN)
-    somebody = await api.quick_client("somebody", Role.USER)
+    other = await api.quick_client("somebody", Role.USER)
     made = await api.workspace(root)
     loop = asyncio.get_running_loop()
     names = {"w": made["id"], "u": api.ids["somebody"]}
@@ -208,10 +208,10 @@ async def test_no_json_body_is_ever_a_500(api: Api) -> None:
             assert set(answer.json()) == {"error"}
 
     await asyncio.to_thread(check)
-    assert (await somebody.get(f"{V1}/session")).status_code in (200, 401)
+    assert (await other.get(f"{V1}/session")).status_code in (200, 401)
 
 
-def _assert_rejected(answer: httpx.Response, what: object) -> None:
-    assert answer.status_code == 422, (what, answer.text)
+def _assert_rejected(answer: httpx.Response, context: object) -> None:
+    assert answer.status_code == 422, (context, answer.text)
     assert set(answer.json()) == {"error"} and answer.json()["error"]["code"] == "VALIDATION_ERROR"
     assert answer.json()["error"]["message"]

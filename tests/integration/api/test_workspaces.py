@@ -68,7 +68,7 @@ async def test_a_new_desired_state_during_an_operation_is_rejected(api: Api) -> 
     assert (await alice.post(f"{path}/cancel")).status_code == 200
 
 
-async def test_delete_and_undelete(api: Api) -> None:
+async def test_a_deleted_workspace_is_in_the_trash_until_it_is_undeleted(api: Api) -> None:
     alice = await api.signed_in_client("alice")
     made = await api.workspace(alice)
     path = f"/api/v1/workspaces/{made['id']}"
@@ -100,7 +100,7 @@ async def test_a_purged_workspace_is_not_found(api: Api) -> None:
     assert (await alice.get("/api/v1/workspaces?trash=true")).json()["total"] == 0
 
 
-async def test_extend_and_deadlines(api: Api) -> None:
+async def test_an_extension_moves_the_standby_deadline(api: Api) -> None:
     alice = await api.signed_in_client("alice")
     made = await api.workspace(alice)
     await api.set(made["id"], phase="RUNNING", desired_state="RUNNING")
@@ -110,7 +110,7 @@ async def test_extend_and_deadlines(api: Api) -> None:
     assert kept["keep_until"] == kept["standby_at"]
     assert seconds_between(before["standby_at"], kept["standby_at"]) == 7200
     again = (await alice.post(f"/api/v1/workspaces/{made['id']}/extend", json={"seconds": 3600})).json()
-    assert seconds_between(kept["standby_at"], again["standby_at"]) == 3600, "it adds up"
+    assert seconds_between(kept["standby_at"], again["standby_at"]) == 3600, "extensions add up"
 
 
 def seconds_between(earlier: str, later: str) -> float:
@@ -131,7 +131,7 @@ async def test_recover_needs_an_error_and_a_lost_home_needs_a_choice(api: Api) -
     assert (await alice.post(path, json={"archive_op_id": UNKNOWN})).status_code == 422
     recovered = await alice.post(path, json={"from": "empty"})
     assert recovered.status_code == 200
-    assert recovered.json()["ways_out"] == [], "while the choice is carried out"
+    assert recovered.json()["ways_out"] == [], "none during the recovery"
 
 
 async def test_admins_stop_and_delete_but_neither_start_nor_edit(api: Api) -> None:
@@ -158,11 +158,11 @@ async def test_the_home_is_shown_while_it_exists(api: Api) -> None:
     async with api.engine.begin() as conn:
         await home_sizes.record_sizes(conn, {made["id"]: size}, now)
         await home_sizes.put_notice(conn, Notice(made["id"], "Warning: the disk."), warned_at=now)
-    assert (await alice.get(path)).json()["home"] is None, "it was of a home that is gone"
-    there = made["conditions"] | {
+    assert (await alice.get(path)).json()["home"] is None, "it belonged to a home that is gone"
+    conditions = made["conditions"] | {
         "storage.volume_ready": made["conditions"]["storage.volume_ready"] | {"status": "True"}
     }
-    await api.set(made["id"], conditions=there)
+    await api.set(made["id"], conditions=conditions)
     shown = (await alice.get(path)).json()["home"]
     assert shown.pop("measured_at") is not None
     assert shown == {

@@ -34,8 +34,8 @@ _TRUE_WHEN = {
     ConditionName.CONTAINER_READY: "phase = 'RUNNING'",
 }
 
-# 80 % ARCHIVED, 15 % STANDBY, 1 % RUNNING, 1 % ERROR, 2 % in the trash, 1 % purged; a tenth has own
-# TTLs.
+# 80 % ARCHIVED, 15 % STANDBY, 1 % RUNNING, 1 % ERROR, 2 % in the trash, 1 % purged. A tenth has
+# separate TTLs.
 _WORKSPACES = """
     INSERT INTO workspaces (
         id, owner_id, name, image_ref, instance_backend, storage_backend, home_store_key,

@@ -162,19 +162,19 @@ async def test_a_new_desired_state_conflicts_with_a_decision_and_an_effect(backe
 
 async def test_a_stale_leader_writes_nothing(backend: Backend) -> None:
     workspace = await backend.create()
-    now, late = datetime.now(UTC), backend.earlier
+    now, stale = datetime.now(UTC), backend.earlier
     expiry = Expiry(DesiredState.ARCHIVED, "late")
     for write in (
-        late.save(workspace, claim(workspace), now),
-        late.save(workspace, Decision("an effect", workspace), now),
-        late.advance_last_access({workspace.id: now}),
-        late.clear_upstreams([workspace.id]),
-        late.update_gateway_reports({"gateway": 1}, ["gateway"]),
-        late.reset_idle_time(now),
-        late.apply_expiry(workspace, expiry, now),
-        late.purge(now, now),
-        late.replace_orphans({"key": now}),
-        late.mark_archive_removed(
+        stale.save(workspace, claim(workspace), now),
+        stale.save(workspace, Decision("an effect", workspace), now),
+        stale.advance_last_access({workspace.id: now}),
+        stale.clear_upstreams([workspace.id]),
+        stale.update_gateway_reports({"gateway": 1}, ["gateway"]),
+        stale.reset_idle_time(now),
+        stale.apply_expiry(workspace, expiry, now),
+        stale.purge(now, now),
+        stale.replace_orphans({"key": now}),
+        stale.mark_archive_removed(
             StoredArchive("a/b/home.tar.zst", "a", "b", 1, complete=True), frozenset(), now
         ),
     ):
@@ -263,7 +263,7 @@ async def test_the_first_gateway_resets_idle_times_in_small_transactions(
     assert (await postgres.database.gateway_reports()).keys() == {"one"}
 
 
-async def test_a_gateway_learns_which_of_its_flushes_are_in_the_database(backend: Backend) -> None:
+async def test_a_report_returns_the_last_flush_in_the_database(backend: Backend) -> None:
     async def report(flushes: int, *, ended: bool = False) -> int:
         return await backend.registry.report("one", flushes, timedelta(0), ended=ended)
 
@@ -282,7 +282,7 @@ async def test_a_gateway_learns_which_of_its_flushes_are_in_the_database(backend
     assert (await backend.database.gateway_reports())["one"].flushes == 4
 
 
-async def test_purge_takes_idle_workspaces_after_their_grace_period(backend: Backend) -> None:
+async def test_workspaces_are_purged_after_their_grace_period(backend: Backend) -> None:
     workspace = await backend.create()
     await backend.delete(workspace.id)
     row = await backend.get(workspace.id)
@@ -304,7 +304,7 @@ async def test_orphans_keep_the_time_when_they_were_first_seen(backend: Backend)
     assert await backend.database.read_orphans() == {}
 
 
-async def test_orphans_may_be_more_than_the_parameters_of_a_statement(backend: Backend) -> None:
+async def test_more_orphans_than_a_statement_has_parameters_are_recorded(backend: Backend) -> None:
     first = datetime(2026, 1, 1, tzinfo=UTC)
     many = {str(number): first for number in range(33_000)}
     await backend.database.replace_orphans(many)
@@ -323,7 +323,7 @@ async def test_a_protected_archive_is_not_removed(backend: Backend) -> None:
     assert await backend.database.mark_archive_removed(old, present, datetime.now(UTC)) is None
 
 
-async def test_the_timeline_has_the_sentence_of_a_decision(engine: AsyncEngine, postgres: Backend) -> None:
+async def test_the_timeline_has_the_message_of_a_decision(engine: AsyncEngine, postgres: Backend) -> None:
     workspace = await postgres.create()
     await postgres.database.save(workspace, claim(workspace), datetime.now(UTC))
     async with engine.connect() as conn:

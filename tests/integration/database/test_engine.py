@@ -1,4 +1,4 @@
-"""Errors of the database, as logs show them."""
+"""Errors of the database as they appear in logs."""
 
 from collections.abc import Callable
 

@@ -142,14 +142,14 @@ async def test_the_same_workspaces_count_in_sql_and_in_the_domain(engine: AsyncE
         seen = await conn.scalar(select(workspaces.c.conditions).where(workspaces.c.id == workspace_id))
     request = {"kind": "recover", "actor": "one", "source": None, "archive_op_id": None}
     reasons = (None, *ErrorReason)
-    for desired, reason, asked, container in product(
+    for desired, reason, pending, container in product(
         (RUNNING, STANDBY), reasons, (None, request), ("True", "False")
     ):
         seen["infra.container_exists"]["status"] = container
         values = {
             "desired_state": desired.value,
             "error_reason": reason,
-            "request": asked,
+            "request": pending,
             "conditions": seen,
         }
         await change(engine, workspace_id, **values)

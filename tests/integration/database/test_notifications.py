@@ -145,8 +145,8 @@ async def test_a_failed_catch_up_is_repeated_over_another_connection(
         assert (attempts, subscriber.interruptions) == (2, 1)
 
 
-async def test_a_silent_server_is_left(database_url: str) -> None:
-    """The connection is there, and nothing answers the probe."""
+async def test_an_unanswered_probe_replaces_the_connection(database_url: str) -> None:
+    """The connection stays open, but the server does not answer the probe."""
     silent = Subscriber(database_url)
     silent.listener._timeout = 0.2
 
@@ -157,7 +157,7 @@ async def test_a_silent_server_is_left(database_url: str) -> None:
     async with silent.running():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(asyncpg.Connection, "execute", hang)
-            await until(lambda: silent.interruptions == 1, "the silence to be noticed")
+            await until(lambda: silent.interruptions == 1, "the probe to time out")
         await until(lambda: silent.answers, "an answer over another connection")
 
 

@@ -40,7 +40,7 @@ class Answer:
 
 @dataclass
 class Browser:
-    """Minimal browser. It keeps no cookies of the hosts in `blocks`, and adds the header lines `more`."""
+    """Minimal browser, which adds the header lines `more` and keeps no cookies of `blocks`."""
 
     served: ServedGateway
     session: str = SESSION
@@ -71,7 +71,7 @@ class Browser:
         return Answer(url, head, body.decode())
 
     async def open(self, url: str, *, until: str = "") -> Answer:
-        """Follow redirects to a page, or up to the first URL that contains `until`, without requesting it."""
+        """Follow redirects to a page, or until a redirect target contains `until`."""
         for _ in range(MAX_REDIRECTS):
             answer = await self.navigate(url)
             url = answer.location

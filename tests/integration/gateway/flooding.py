@@ -1,4 +1,4 @@
-"""A client that floods many connections with the same bytes, and a workspace that responds with floods.
+"""A client that floods many connections, and a workspace that responds with floods.
 
 Run as a module, this file is one of the two in a separate process, so that its processor time does
 not count as the gateway's. It prepares all data in advance, and drops all data that it receives.
@@ -46,7 +46,7 @@ BY_PATH = {
 
 
 class Sender(asyncio.Protocol):
-    """Connection that sends `first`, then repeats `again` without end, as fast as the peer reads."""
+    """Connection that sends `first`, then repeats `again` as fast as the peer reads."""
 
     def __init__(self, first: bytes = b"", again: bytes = b"") -> None:
         self._first = first
@@ -76,7 +76,7 @@ class Sender(asyncio.Protocol):
 
 
 class FloodingWorkspace(Sender):
-    """Server whose response depends on the path. It drops everything after the head of a request."""
+    """Server whose response depends on the path. It drops the bodies of requests."""
 
     def __init__(self) -> None:
         super().__init__()

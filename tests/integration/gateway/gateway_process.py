@@ -120,7 +120,7 @@ class GatewayProcess:
 
 @contextlib.asynccontextmanager
 async def gateway_process(**options: Any) -> AsyncIterator[GatewayProcess]:
-    """Run the process. `upstream` is the address of MINE. `_CommandServer` names the other options."""
+    """Run the process with the options of `_CommandServer`. `upstream` is the address of MINE."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __spec__.name, json.dumps(options),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24,

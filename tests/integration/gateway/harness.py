@@ -35,7 +35,7 @@ SESSION = "alice-session"
 NEVER = 3600.0
 """Seconds: a timeout that expires only through `World.elapse`."""
 LONG_TIMEOUTS = Timeouts(NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, drain=0.1)
-"""Timeouts that no test reaches. The drain is short: it waits only for connections that a test left open."""
+"""Timeouts that no test reaches, except for a short drain of connections that a test left open."""
 NAVIGATE = (
     "Sec-Fetch-Site: none\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nAccept: text/html\r\n"
 )
@@ -303,7 +303,7 @@ class World:
         return f"{self.config.origins.workspace_cookie.decode()}={value}"
 
     def request(self, target: str = "/", method: str = "GET", host: str | None = None, more: str = "") -> str:
-        """Return a request to the workspace's origin with its cookie and the header lines `more`."""
+        """Return a request to the workspace's origin with its cookie and header lines."""
         start = f"{method} {target} HTTP/1.1\r\nHost: {host or self.host}\r\n"
         return f"{start}Cookie: {self.cookie()}\r\n{more}\r\n"
 

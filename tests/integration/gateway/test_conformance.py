@@ -1,7 +1,8 @@
 """The conformance table: each row runs through a real gateway, and its upstream records all bytes.
 
-A row of plain bytes runs three times: alone, twice in a row, and after a harmless request on the same
-connection that ends with the same fields. An accepted request must not admit a different one after it.
+A row of plain bytes runs three times: alone, twice in a row, and after a harmless request on the
+same connection that ends with the same fields. An accepted request must not admit a different one
+after it.
 """
 
 from collections.abc import AsyncIterator

@@ -17,7 +17,7 @@ from tests.waiting import eventually, until
 REQUESTS = 100_000 if EVERYTHING else 10_000
 UPGRADES = 10_000 if EVERYTHING else 800
 WAVE = UPGRADES // 2
-"""Upgrades between two measurements. Memory grows with how many end at once, so the waves are equal."""
+"""Upgrades between two measurements, always the same number: memory grows with parallel ends."""
 CONNECTIONS = 50
 PIPELINED = 50
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -173,8 +173,8 @@ async def test_requests_and_upgrades_leak_no_resources(tmp_path: Path) -> None:
         assert after["tasks"] == before["tasks"]
         assert after["descriptors"] <= before["descriptors"]
         more = Counter(after["objects"]) - Counter(before["objects"])
-        # An abstract class and its subclasses cache each new type with a set, two weak references and
-        # a function. A leak of requests or upgrades would be thousands of objects.
+        # An abstract class and its subclasses cache each new type with a set, two weak references
+        # and a function. A leak of requests or upgrades would be thousands of objects.
         assert all(count < 150 for count in more.values()), more.most_common(10)
         assert not [name for name in more if name.startswith("codehub.")]
         assert gateway.resident() - memory < GROWTH

@@ -1,4 +1,4 @@
-"""Only its owner reaches a port of a workspace, at a separate origin or below the workspace's path."""
+"""Ports of a workspace: a separate origin for each, or a path below the workspace's."""
 
 import asyncio
 import socket

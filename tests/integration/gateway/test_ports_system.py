@@ -1,4 +1,4 @@
-"""Ports of a workspace on a whole `codehub up`, with an app in a real sandbox and a server on the host."""
+"""Ports of a workspace on a whole `codehub up`, with an app in a real sandbox."""
 
 import json
 import shutil

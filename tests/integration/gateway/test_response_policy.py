@@ -168,7 +168,7 @@ async def test_a_workspace_cannot_set_hsts() -> None:
 
 
 async def test_hsts_is_not_set_for_a_host_that_other_services_may_use() -> None:
-    """HSTS applies to all ports of a host, so a platform on another port than 443 does not set it."""
+    """HSTS applies to all ports of a host, so a platform on a port other than 443 omits it."""
     async with world() as plain, world(scheme="https") as loopback:
         for made in (plain, loopback):
             for host in (made.host, made.platform):

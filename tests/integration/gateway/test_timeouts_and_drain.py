@@ -232,7 +232,7 @@ async def test_a_gateway_takes_over_a_port_with_at_most_one_reset_per_client(tmp
                 resets.append(gateway)
 
     async with contextlib.AsyncExitStack() as old:
-        # On a busy machine, a request may arrive late, so the old gateway waits longer than by default.
+        # On a busy machine a request may arrive late, so the old gateway waits longer than usual.
         long_waits = {"linger": PATIENCE / 2, "drain": PATIENCE / 2}
         first = await old.enter_async_context(gateway_process(upstream=ide.address, **long_waits))
         async with gateway_process(upstream=ide.address, port=first.port) as second:

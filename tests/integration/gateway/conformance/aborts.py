@@ -1,4 +1,4 @@
-"""A side that closes its connection closes the other one at once, and no connection is left open."""
+"""Client and upstream close at once when the other one does, and no connection stays open."""
 
 from tests.integration.gateway.conformance.case import (
     OK,

@@ -1,7 +1,7 @@
-"""A row of the conformance table: the bytes of a client, of the forwarded request, and of the response.
+"""A row of the conformance table: the bytes sent, forwarded and returned.
 
-All bytes are exact, except for placeholders: `{host}`, `{base}` (the path of the workspace, which is
-empty on the workspace's origin), `{cookie}` (the cookie of the owner) and `{platform}`.
+All bytes are exact, except for placeholders: `{host}`, `{base}` (the path of the workspace, which
+is empty on the workspace's origin), `{cookie}` (the cookie of the owner) and `{platform}`.
 """
 
 from dataclasses import dataclass
@@ -105,7 +105,7 @@ class Case:
 
 
 def refused(name: str, sent: bytes, status: int = 400, *, forwarded: bytes = NOTHING) -> Case:
-    """Return a case in which the gateway rejects the request, by default before an upstream gets a byte."""
+    """Return a case in which the gateway rejects the request. By default no upstream gets a byte."""
     return Case(name, sent, forwarded, status, End.CLOSED)
 
 

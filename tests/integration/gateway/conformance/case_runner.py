@@ -29,7 +29,7 @@ POLL_INTERVAL = 0.0005
 
 
 class RecordingUpstream:
-    """Upstream that records every byte. It finds the end of each request with h11, not with llhttp."""
+    """Upstream that records every byte, and parses requests with h11 instead of llhttp."""
 
     def __init__(self, upstream: Upstream, response: bytes | UpstreamResponse) -> None:
         self.upstream = upstream

@@ -17,7 +17,7 @@ def cookie_lines(name: str, *cookies: bytes, left: bytes = b"", mode: Mode = Mod
 
 
 def second_session(name: str, cookie: bytes, left: bytes = b"") -> tuple[Case, Case]:
-    """Return cases with a second session, which is refused in path mode and removed in origin mode."""
+    """Return cases with a second session: refused in path mode, removed in origin mode."""
     sent = START + b"Cookie: %b\r\n\r\n" % cookie
     refusal = Case(f"{name}, on the platform's origin", sent, returned=400, mode=Mode.PATH)
     return cookie_lines(name, cookie, left=left, mode=Mode.ORIGIN), refusal

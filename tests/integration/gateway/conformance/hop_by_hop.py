@@ -1,4 +1,4 @@
-"""Hop-by-hop fields are not forwarded (RFC 9110, 7.6.1), and clients cannot set forwarding fields."""
+"""Hop-by-hop fields (RFC 9110, 7.6.1) and a client's forwarding fields are not forwarded."""
 
 from tests.integration.gateway.conformance.case import (
     OK_AND_CLOSE,
