@@ -14,14 +14,14 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 
 
 @pytest.fixture
-async def origin() -> AsyncIterator[World]:
+async def origin_mode() -> AsyncIterator[World]:
     """A gateway that serves each workspace at a separate origin."""
     async with world() as made:
         yield made
 
 
 @pytest.fixture
-async def path() -> AsyncIterator[World]:
+async def path_mode() -> AsyncIterator[World]:
     """A gateway in path mode, which serves everything at one origin."""
     async with world(apps=False) as made:
         yield made

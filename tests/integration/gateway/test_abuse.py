@@ -26,74 +26,78 @@ from tests.waiting import until
         "X: \x00\r\n",
     ],
 )
-async def test_an_ambiguous_request_is_a_400_and_no_upstream_gets_a_byte(origin: World, more: str) -> None:
-    client = await origin.connect()
-    client.send(origin.request("/", "POST", more=more) + "0\r\n\r\nGET /admin HTTP/1.1\r\nHost: x\r\n\r\n")
+async def test_an_ambiguous_request_is_a_400_and_no_upstream_gets_a_byte(
+    origin_mode: World, more: str
+) -> None:
+    client = await origin_mode.connect()
+    client.send(
+        origin_mode.request("/", "POST", more=more) + "0\r\n\r\nGET /admin HTTP/1.1\r\nHost: x\r\n\r\n"
+    )
     head, _ = await client.response()
     assert status(head) == 400
     assert await client.rest() == b""
-    assert not origin.ide.connections and not origin.api.connections
+    assert not origin_mode.ide.connections and not origin_mode.api.connections
 
 
-async def test_a_head_with_bare_line_feeds_is_refused_at_once(origin: World) -> None:
-    head, _ = await origin.ask(f"GET / HTTP/1.1\nHost: {origin.host}\n\n")
+async def test_a_head_with_bare_line_feeds_is_refused_at_once(origin_mode: World) -> None:
+    head, _ = await origin_mode.ask(f"GET / HTTP/1.1\nHost: {origin_mode.host}\n\n")
     assert status(head) == 400  # not a 408 after the timeout
 
 
-async def test_an_oversized_head_is_refused(origin: World) -> None:
-    head, _ = await origin.ask(origin.request(more="X: " + "a" * 70_000 + "\r\n"))
+async def test_an_oversized_head_is_refused(origin_mode: World) -> None:
+    head, _ = await origin_mode.ask(origin_mode.request(more="X: " + "a" * 70_000 + "\r\n"))
     assert status(head) == 400
-    client = await origin.connect()
+    client = await origin_mode.connect()
     client.send("GET / HTTP/1.1\r\nX: " + "a" * 70_000)
     assert status((await client.response())[0]) == 400
 
 
-async def test_a_head_just_below_the_limit_passes(origin: World) -> None:
-    assert status((await origin.ask(origin.request(more="X: " + "a" * 60_000 + "\r\n")))[0]) == 200
+async def test_a_head_just_below_the_limit_passes(origin_mode: World) -> None:
+    assert status((await origin_mode.ask(origin_mode.request(more="X: " + "a" * 60_000 + "\r\n")))[0]) == 200
 
 
-async def test_an_incomplete_head_is_a_408_after_its_timeout(origin: World) -> None:
-    client = await origin.connect()
+async def test_an_incomplete_head_is_a_408_after_its_timeout(origin_mode: World) -> None:
+    client = await origin_mode.connect()
     client.send("GET / HTTP/1.1\r\nHost: x\r\n")
-    await until(lambda: any(each._buffer for each in origin.connections), "the head to begin")
-    origin.elapse()
+    await until(lambda: any(each._buffer for each in origin_mode.connections), "the head to begin")
+    origin_mode.elapse()
     head, _ = await client.response()
     assert status(head) == 408
-    assert not origin.ide.connections
+    assert not origin_mode.ide.connections
 
 
-async def test_a_connection_that_sends_nothing_is_closed(origin: World) -> None:
-    client = await origin.connect()
-    await until(lambda: origin.gateway._connections, "the connection")
-    origin.elapse()
+async def test_a_connection_that_sends_nothing_is_closed(origin_mode: World) -> None:
+    client = await origin_mode.connect()
+    await until(lambda: origin_mode.gateway._connections, "the connection")
+    origin_mode.elapse()
     assert await client.rest() == b""
-    await until(lambda: not origin.gateway._connections, "the connection to be removed")
+    await until(lambda: not origin_mode.gateway._connections, "the connection to be removed")
 
 
-async def test_the_deadline_of_a_head_does_not_move_with_each_byte(origin: World) -> None:
-    client = await origin.connect()
-    client.send(origin.request())
+async def test_the_deadline_of_a_head_does_not_move_with_each_byte(origin_mode: World) -> None:
+    client = await origin_mode.connect()
+    client.send(origin_mode.request())
     await client.response()
-    (connection,) = origin.connections
+    (connection,) = origin_mode.connections
     for sent in (b"GET / HTTP/1.1\r\nX-Slow: ", b"a", b"a"):
         client.send(sent)
         await until(lambda sent=sent: connection._buffer.endswith(sent), "the gateway to read it")
-        origin.elapse(NEVER * 0.4)
+        origin_mode.elapse(NEVER * 0.4)
     assert status(await client.head()) == 408
 
 
-async def test_unread_responses_do_not_pile_up(origin: World) -> None:
+async def test_unread_responses_do_not_pile_up(origin_mode: World) -> None:
     """A client sends many small requests with large responses, and does not read."""
     count, request = 5000, b"GET / HTTP/1.1\r\nHost: elsewhere\r\nAccept: text/html\r\n\r\n"
-    client = await origin.connect()
+    client = await origin_mode.connect()
     client.send(request * count)
-    await until(lambda: origin.gateway._connections, "the connection")
-    (connection,) = origin.connections
+    await until(lambda: origin_mode.gateway._connections, "the connection")
+    (connection,) = origin_mode.connections
     await until(lambda: connection._held_for_buffer, "the gateway to stop reading")
     assert connection.transport.get_write_buffer_size() < 1_000_000
     for _ in range(count):
         assert status((await client.response())[0]) == 421
-    client.send(origin.request())
+    client.send(origin_mode.request())
     assert (await client.response())[1] == b"hello"
 
 

@@ -120,49 +120,49 @@ async def test_restore_and_start_are_forms(each_mode: World, phase: Phase, butto
 
 @pytest.mark.parametrize("phase", [Phase.STANDBY, Phase.RUNNING, Phase.PENDING])
 async def test_a_workspace_of_another_runtime_shows_the_reason_and_is_not_woken(
-    origin: World, phase: Phase
+    origin_mode: World, phase: Phase
 ) -> None:
     reason = Condition(True, OTHER_BACKEND, "This workspace is on the docker runtime.", NOW)
-    origin.set_phase(MINE, phase, conditions=conditions(healthy=reason))
-    origin.facts.routes[MINE] = replace(origin.facts.routes[MINE], upstream=None)
-    page = await visit(origin)
+    origin_mode.set_phase(MINE, phase, conditions=conditions(healthy=reason))
+    origin_mode.facts.routes[MINE] = replace(origin_mode.facts.routes[MINE], upstream=None)
+    page = await visit(origin_mode)
     assert page.code == 502 and "This workspace is on the docker runtime." in page.html
-    assert page.forms == {} and origin.facts.woken == []
+    assert page.forms == {} and origin_mode.facts.woken == []
 
 
-async def test_the_loading_page_refreshes_until_the_ide_runs(origin: World) -> None:
-    origin.set_phase(MINE, Phase.ARCHIVED, Operation.RESTORING, progress=Progress(5, 20))
-    page = await visit(origin)
+async def test_the_loading_page_refreshes_until_the_ide_runs(origin_mode: World) -> None:
+    origin_mode.set_phase(MINE, Phase.ARCHIVED, Operation.RESTORING, progress=Progress(5, 20))
+    page = await visit(origin_mode)
     assert (page.code, page.refreshes) == (200, True)
     assert '<progress value="5" max="20">' in page.html
     assert "Restoring the home from its archive" in page.html
-    origin.set_phase(MINE, Phase.RUNNING)
-    head, _ = await origin.ask(origin.entrance())
-    assert (header(head, "location") or "").startswith(f"http://{origin.host}/.codehub/begin?")
+    origin_mode.set_phase(MINE, Phase.RUNNING)
+    head, _ = await origin_mode.ask(origin_mode.entrance())
+    assert (header(head, "location") or "").startswith(f"http://{origin_mode.host}/.codehub/begin?")
 
 
 SOURCES = {"Restore": RecoverSource.ARCHIVE, "Start with an empty home": RecoverSource.EMPTY}
 
 
-async def test_an_error_is_recovered_by_a_form(origin: World) -> None:
-    origin.set_phase(MINE, Phase.ERROR, error_message="The disk was full.")
-    page = await visit(origin)
+async def test_an_error_is_recovered_by_a_form(origin_mode: World) -> None:
+    origin_mode.set_phase(MINE, Phase.ERROR, error_message="The disk was full.")
+    page = await visit(origin_mode)
     assert page.code == 502 and "The disk was full." in page.html
-    assert (await press(origin, page.forms["Recover"]))[0] == 303
+    assert (await press(origin_mode, page.forms["Recover"]))[0] == 303
     alice = Actor(ActorKind.USER, "alice", ALICE, "127.0.0.1")
-    assert origin.facts.recovered == [(MINE, alice, None)]
+    assert origin_mode.facts.recovered == [(MINE, alice, None)]
 
 
-async def test_a_lost_home_is_recovered_from_the_chosen_source(origin: World) -> None:
+async def test_a_lost_home_is_recovered_from_the_chosen_source(origin_mode: World) -> None:
     lost = make_workspace(MINE, Phase.ERROR, error_reason=ErrorReason.DataLost, error_message="gone")
-    origin.set_phase(MINE, Phase.ERROR)
+    origin_mode.set_phase(MINE, Phase.ERROR)
     archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
-    origin.facts.page_data[MINE] = StatusPageData(lost, [archive])
-    page = await visit(origin)
+    origin_mode.facts.page_data[MINE] = StatusPageData(lost, [archive])
+    page = await visit(origin_mode)
     for button in ("Restore", "Start with an empty home"):
-        assert (await press(origin, page.forms[button]))[0] == 303
+        assert (await press(origin_mode, page.forms[button]))[0] == 303
     chosen = [RecoverFrom(RecoverSource.ARCHIVE, "01archive"), RecoverFrom(RecoverSource.EMPTY)]
-    assert [source for *_, source in origin.facts.recovered] == chosen
+    assert [source for *_, source in origin_mode.facts.recovered] == chosen
 
 
 CHOICES = ("Restore", "Start with an empty home")
@@ -176,77 +176,79 @@ RECOVERIES = {
 
 @pytest.mark.parametrize(("reason", "home", "volume", "expected"), RECOVERIES.values(), ids=RECOVERIES)
 async def test_every_error_offers_a_recovery(
-    origin: World, reason: ErrorReason, home: Generation | None, volume: bool, expected: tuple[str, ...]
+    origin_mode: World, reason: ErrorReason, home: Generation | None, volume: bool, expected: tuple[str, ...]
 ) -> None:
     failed = make_workspace(
         MINE, Phase.ERROR, error_reason=reason, home_ctx=home, conditions=conditions(volume, False)
     )
-    origin.set_phase(MINE, Phase.ERROR)
+    origin_mode.set_phase(MINE, Phase.ERROR)
     archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
-    origin.facts.page_data[MINE] = StatusPageData(failed, [archive])
-    page = await visit(origin)
+    origin_mode.facts.page_data[MINE] = StatusPageData(failed, [archive])
+    page = await visit(origin_mode)
     assert set(page.forms) == set(expected)
     for button in expected:
-        assert (await press(origin, page.forms[button]))[0] == 303
-    requested = {source.source if source else None for *_, source in origin.facts.recovered}
+        assert (await press(origin_mode, page.forms[button]))[0] == 303
+    requested = {source.source if source else None for *_, source in origin_mode.facts.recovered}
     assert requested == {SOURCES.get(button) for button in expected}
 
 
-async def test_a_recovery_in_progress_shows_no_button(origin: World) -> None:
-    origin.set_phase(MINE, Phase.ERROR, request=PendingRequest(RequestKind.RECOVER, "alice"))
-    page = await visit(origin)
+async def test_a_recovery_in_progress_shows_no_button(origin_mode: World) -> None:
+    origin_mode.set_phase(MINE, Phase.ERROR, request=PendingRequest(RequestKind.RECOVER, "alice"))
+    page = await visit(origin_mode)
     assert page.forms == {} and page.refreshes
 
 
-async def test_the_limit_page_lists_counted_workspaces_that_cannot_be_stopped(origin: World) -> None:
-    origin.set_phase(MINE, Phase.STANDBY)
-    origin.facts.wake_error = RunningLimitExceeded("You already run 1 of 1.")
-    origin.facts.counted = [
+async def test_the_limit_page_lists_counted_workspaces_that_cannot_be_stopped(origin_mode: World) -> None:
+    origin_mode.set_phase(MINE, Phase.STANDBY)
+    origin_mode.facts.wake_error = RunningLimitExceeded("You already run 1 of 1.")
+    origin_mode.facts.counted = [
         make_workspace(THEIRS, Phase.ERROR, name="broken", error_reason=ErrorReason.ContainerWithoutVolume)
     ]
-    page = await visit(origin)
+    page = await visit(origin_mode)
     assert "Stop" not in page.forms
     assert "broken" in page.html and "In error: recover or delete it" in page.html
     assert TEXTS["en"]["limit.others"] not in page.html
 
 
-async def test_above_the_limit_each_running_workspace_can_be_stopped(origin: World) -> None:
-    origin.set_phase(MINE, Phase.STANDBY)
-    origin.facts.wake_error = RunningLimitExceeded("You already run 1 of 1.")
+async def test_above_the_limit_each_running_workspace_can_be_stopped(origin_mode: World) -> None:
+    origin_mode.set_phase(MINE, Phase.STANDBY)
+    origin_mode.facts.wake_error = RunningLimitExceeded("You already run 1 of 1.")
     running = make_workspace(THEIRS, Phase.RUNNING, name="other", desired_state=DesiredState.RUNNING)
-    origin.facts.counted = [running]
-    origin.facts.routes[THEIRS] = Route(THEIRS, ALICE, Phase.RUNNING, Operation.NONE, None, "code-server")
-    page = await visit(origin, "/x")
+    origin_mode.facts.counted = [running]
+    origin_mode.facts.routes[THEIRS] = Route(
+        THEIRS, ALICE, Phase.RUNNING, Operation.NONE, None, "code-server"
+    )
+    page = await visit(origin_mode, "/x")
     assert (page.code, page.refreshes) == (502, False)
-    back = f"http://{origin.platform}/w/{MINE}/x"
-    assert await press(origin, page.forms["Stop"]) == (303, back, "")
-    assert origin.facts.stopped == [(THEIRS, "alice")]
-    origin.facts.counted = [make_workspace(THEIRS, Phase.RUNNING, operation=Operation.STOPPING)]
-    assert (await visit(origin)).refreshes  # the start follows when the other one has stopped
+    back = f"http://{origin_mode.platform}/w/{MINE}/x"
+    assert await press(origin_mode, page.forms["Stop"]) == (303, back, "")
+    assert origin_mode.facts.stopped == [(THEIRS, "alice")]
+    origin_mode.facts.counted = [make_workspace(THEIRS, Phase.RUNNING, operation=Operation.STOPPING)]
+    assert (await visit(origin_mode)).refreshes  # the start follows when the other one has stopped
 
 
-async def test_a_start_above_the_limit_shows_the_limit_page_and_returns(origin: World) -> None:
-    origin.set_phase(MINE, Phase.ARCHIVED)
-    action = (await visit(origin, "/x")).forms["Restore and open"]
-    origin.facts.wake_error = RunningLimitExceeded("You already run 1 of 1.")
+async def test_a_start_above_the_limit_shows_the_limit_page_and_returns(origin_mode: World) -> None:
+    origin_mode.set_phase(MINE, Phase.ARCHIVED)
+    action = (await visit(origin_mode, "/x")).forms["Restore and open"]
+    origin_mode.facts.wake_error = RunningLimitExceeded("You already run 1 of 1.")
     running = make_workspace(THEIRS, Phase.RUNNING, name="other", desired_state=DesiredState.RUNNING)
-    origin.facts.counted = [running]
-    code, _, html = await press(origin, action)
+    origin_mode.facts.counted = [running]
+    code, _, html = await press(origin_mode, action)
     page = Page(code, html)
     assert page.code == 502 and page.heading == "Too many workspaces are running"
     assert page.links["Try again"] == f"/w/{MINE}/x"
     assert f"workspace={THEIRS}" in page.forms["Stop"] and page.forms["Stop"].startswith(
         f"/w/{MINE}/.codehub"
     )
-    head, _ = await origin.ask(origin.entrance(action.removeprefix(f"/w/{MINE}")))  # loaded again
-    assert header(head, "location") == f"http://{origin.platform}/w/{MINE}/x"
+    head, _ = await origin_mode.ask(origin_mode.entrance(action.removeprefix(f"/w/{MINE}")))  # loaded again
+    assert header(head, "location") == f"http://{origin_mode.platform}/w/{MINE}/x"
 
 
-async def test_a_refused_start_shows_the_reason(origin: World) -> None:
-    origin.set_phase(MINE, Phase.PENDING)
-    action = (await visit(origin)).forms["Start"]
-    origin.facts.wake_error = InvalidState("Not <now>.")
-    code, _, html = await press(origin, action)
+async def test_a_refused_start_shows_the_reason(origin_mode: World) -> None:
+    origin_mode.set_phase(MINE, Phase.PENDING)
+    action = (await visit(origin_mode)).forms["Start"]
+    origin_mode.facts.wake_error = InvalidState("Not <now>.")
+    code, _, html = await press(origin_mode, action)
     assert code == 409 and "Not &lt;now&gt;." in html
     assert Page(code, html).links["Try again"] == f"/w/{MINE}/"
 
@@ -274,14 +276,16 @@ async def test_only_the_owner_may_submit_forms_and_only_from_the_platforms_pages
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-async def test_error_pages_name_the_error_and_link_to_the_dashboard(path: World, language: Language) -> None:
+async def test_error_pages_name_the_error_and_link_to_the_dashboard(
+    path_mode: World, language: Language
+) -> None:
     texts, more = TEXTS[language], f"Accept-Language: {language}\r\n"
-    missing = await visit(path, more=more, session=SESSION) if path.facts.routes.pop(MINE) else None
-    path.set_phase(MINE, Phase.RUNNING)
-    forbidden = await visit(path, more=more, session="bob-session")
-    await path.ide.stop()
-    path.ide.path.unlink(missing_ok=True)
-    gone = await visit(path, more=more)
+    missing = await visit(path_mode, more=more, session=SESSION) if path_mode.facts.routes.pop(MINE) else None
+    path_mode.set_phase(MINE, Phase.RUNNING)
+    forbidden = await visit(path_mode, more=more, session="bob-session")
+    await path_mode.ide.stop()
+    path_mode.ide.path.unlink(missing_ok=True)
+    gone = await visit(path_mode, more=more)
     for page, code, subject in (
         (missing, 404, "missing"),
         (forbidden, 403, "forbidden"),
@@ -289,7 +293,7 @@ async def test_error_pages_name_the_error_and_link_to_the_dashboard(path: World,
     ):
         assert page is not None
         assert (page.code, page.language, page.heading) == (code, language, texts[f"{subject}.heading"])
-        assert page.links[texts["home"]] == f"http://{path.platform}/"
+        assert page.links[texts["home"]] == f"http://{path_mode.platform}/"
     assert gone.links[texts["again"]] == ""  # the same page again
     assert "prefers-color-scheme: dark" in gone.html and "color-scheme: light dark" in gone.html
 
@@ -305,35 +309,35 @@ def home(**changes: object) -> HomeRecord:
 
 
 async def test_a_workspace_that_the_disk_watchdog_stopped_shows_the_reason_and_is_not_woken(
-    origin: World,
+    origin_mode: World,
 ) -> None:
-    origin.set_phase(MINE, Phase.STANDBY)
+    origin_mode.set_phase(MINE, Phase.STANDBY)
     stopped = home(notice="Stopped: the disk has 300 MiB left.", stopped_at=datetime(2026, 1, 1, tzinfo=UTC))
-    origin.facts.page_data[MINE] = replace(origin.facts.page_data[MINE], home=stopped)
+    origin_mode.facts.page_data[MINE] = replace(origin_mode.facts.page_data[MINE], home=stopped)
     for _ in range(2):
-        page = await visit(origin)
+        page = await visit(origin_mode)
         assert (page.code, page.refreshes) == (502, False)
         assert "Stopped: the disk has 300 MiB left." in page.html
         assert ".cache/&lt;b&gt;pip" in page.html and "40.0 GiB" in page.html
-        assert origin.facts.woken == []
-    assert (await press(origin, page.forms["Start"]))[0] == 303
-    assert origin.facts.woken == [(MINE, "alice")]
+        assert origin_mode.facts.woken == []
+    assert (await press(origin_mode, page.forms["Start"]))[0] == 303
+    assert origin_mode.facts.woken == [(MINE, "alice")]
 
 
 async def test_a_visit_does_not_repeat_a_start_that_failed_for_disk_space(
-    origin: World,
+    origin_mode: World,
 ) -> None:
-    origin.set_phase(MINE, Phase.STANDBY, error_message="Waiting for disk space: 1 MiB left.")
-    page = await visit(origin)
+    origin_mode.set_phase(MINE, Phase.STANDBY, error_message="Waiting for disk space: 1 MiB left.")
+    page = await visit(origin_mode)
     assert page.code == 502 and "Waiting for disk space: 1 MiB left." in page.html
-    assert origin.facts.woken == []
+    assert origin_mode.facts.woken == []
 
 
-async def test_the_loading_page_of_a_full_home_lists_its_largest_entries(origin: World) -> None:
-    origin.set_phase(MINE, Phase.STANDBY, Operation.STARTING)
+async def test_the_loading_page_of_a_full_home_lists_its_largest_entries(origin_mode: World) -> None:
+    origin_mode.set_phase(MINE, Phase.STANDBY, Operation.STARTING)
     full = home(size=replace(home().size, quota_bytes=41 << 30))
-    origin.facts.page_data[MINE] = replace(origin.facts.page_data[MINE], home=full)
-    page = await visit(origin)
+    origin_mode.facts.page_data[MINE] = replace(origin_mode.facts.page_data[MINE], home=full)
+    page = await visit(origin_mode)
     assert (page.code, page.refreshes) == (200, True)
     assert "The home is full: 41.0 GiB of 41.0 GiB used." in page.html
     assert ".cache/&lt;b&gt;pip" in page.html

@@ -28,27 +28,27 @@ def cleared(head: str, name: str) -> set[str]:
 @pytest.mark.parametrize(
     "cookie", [f"session={SESSION}; session=planted", f"session=planted; a=1; session={SESSION}"]
 )
-async def test_a_request_with_two_sessions_is_refused(origin: World, target: str, cookie: str) -> None:
-    head, body = await origin.ask(platform_request(origin, cookie, target))
+async def test_a_request_with_two_sessions_is_refused(origin_mode: World, target: str, cookie: str) -> None:
+    head, body = await origin_mode.ask(platform_request(origin_mode, cookie, target))
     assert status(head) == 400 and b"two session cookies" in body and b"<h1>" in body
-    head, body = await origin.ask(platform_request(origin, cookie, target, FETCH))
+    head, body = await origin_mode.ask(platform_request(origin_mode, cookie, target, FETCH))
     assert status(head) == 400 and b'"BAD_REQUEST"' in body
     assert "Path=/" in cleared(head, "session")
-    assert not origin.api.heads and not origin.ide.heads
+    assert not origin_mode.api.heads and not origin_mode.ide.heads
 
 
-async def test_session_cookies_in_two_header_lines_are_refused(origin: World) -> None:
-    request = platform_request(origin, f"session={SESSION}").replace(
+async def test_session_cookies_in_two_header_lines_are_refused(origin_mode: World) -> None:
+    request = platform_request(origin_mode, f"session={SESSION}").replace(
         "\r\n\r\n", "\r\nCookie: session=planted\r\n\r\n"
     )
-    assert status((await origin.ask(request))[0]) == 400
+    assert status((await origin_mode.ask(request))[0]) == 400
 
 
-async def test_in_path_mode_two_sessions_are_refused_below_a_workspaces_path_too(path: World) -> None:
-    head, _ = await path.ask(
-        platform_request(path, f"session=planted; session={SESSION}", f"/w/{MINE}/x", FETCH)
+async def test_in_path_mode_two_sessions_are_refused_below_a_workspaces_path_too(path_mode: World) -> None:
+    head, _ = await path_mode.ask(
+        platform_request(path_mode, f"session=planted; session={SESSION}", f"/w/{MINE}/x", FETCH)
     )
-    assert status(head) == 400 and not path.ide.heads
+    assert status(head) == 400 and not path_mode.ide.heads
 
 
 async def test_both_sessions_are_cleared_for_every_domain_and_path() -> None:
@@ -61,16 +61,16 @@ async def test_both_sessions_are_cleared_for_every_domain_and_path() -> None:
         assert b"/login" in body, "the page links to the login"
 
 
-async def test_one_session_beside_cookies_of_similar_names_passes(origin: World) -> None:
-    head, _ = await origin.ask(
-        platform_request(origin, f"my-session=1; session={SESSION}; sessions=2; a=session=3")
+async def test_one_session_beside_cookies_of_similar_names_passes(origin_mode: World) -> None:
+    head, _ = await origin_mode.ask(
+        platform_request(origin_mode, f"my-session=1; session={SESSION}; sessions=2; a=session=3")
     )
     assert status(head) == 200
 
 
-async def test_session_cookies_are_ignored_on_a_workspaces_origin(origin: World) -> None:
-    request = origin.request().replace("Cookie: ", "Cookie: session=a; session=b; ")
-    assert status((await origin.ask(request))[0]) == 200
+async def test_session_cookies_are_ignored_on_a_workspaces_origin(origin_mode: World) -> None:
+    request = origin_mode.request().replace("Cookie: ", "Cookie: session=a; session=b; ")
+    assert status((await origin_mode.ask(request))[0]) == 200
 
 
 # Too many cookies
@@ -99,19 +99,19 @@ async def test_over_https_clear_site_data_removes_all_cookies() -> None:
         assert "Path=/; Domain=example.org; Secure" in cleared(head, "bomb0")
 
 
-async def test_a_script_gets_a_json_error_and_the_cookies_are_cleared_too(origin: World) -> None:
+async def test_a_script_gets_a_json_error_and_the_cookies_are_cleared_too(origin_mode: World) -> None:
     for size in (MAX_COOKIE, MAX_HEAD):
-        head, body = await origin.ask(platform_request(origin, many_cookies(size), more=FETCH))
+        head, body = await origin_mode.ask(platform_request(origin_mode, many_cookies(size), more=FETCH))
         assert status(head) == 431 and b"cookies" in body and body.startswith(b"{")
         assert cleared(head, "bomb0")
 
 
-async def test_a_few_responses_clear_any_number_of_cookies(origin: World) -> None:
+async def test_a_few_responses_clear_any_number_of_cookies(origin_mode: World) -> None:
     """A browser that applies each response gets a 200 after a few requests."""
     jar = dict(part.partition("=")[::2] for part in many_cookies(4 * MAX_HEAD).split("; "))
     for _ in range(10):
         cookie = "; ".join(f"{name}={value}" for name, value in jar.items())
-        head, _ = await origin.ask(platform_request(origin, cookie or "none=1"))
+        head, _ = await origin_mode.ask(platform_request(origin_mode, cookie or "none=1"))
         if status(head) == 200:
             return
         for name in list(jar):
@@ -120,10 +120,10 @@ async def test_a_few_responses_clear_any_number_of_cookies(origin: World) -> Non
     raise AssertionError("still too many cookies")
 
 
-async def test_the_response_is_small_enough_for_a_browser(origin: World) -> None:
+async def test_the_response_is_small_enough_for_a_browser(origin_mode: World) -> None:
     """Names of 4 KB each, on a long path."""
     cookie = "; ".join(f"{'n' * 4000}{number}=" for number in range(15))
-    head, _ = await origin.ask(platform_request(origin, cookie, "/a" * 300))
+    head, _ = await origin_mode.ask(platform_request(origin_mode, cookie, "/a" * 300))
     assert status(head) == 431 and len(head) < 64 << 10
     assert cleared(head, "n" * 4000 + "0")
 
@@ -131,28 +131,28 @@ async def test_the_response_is_small_enough_for_a_browser(origin: World) -> None
 @pytest.mark.parametrize(
     "cookie", ["bare" * 4000, "=" + "x" * 16000, 'a"b=' + "x" * 16000, "\xff\xfe=" + "x" * 16000]
 )
-async def test_cookies_with_unusual_names_are_cleared_too(origin: World, cookie: str) -> None:
-    request = platform_request(origin, cookie).encode("latin-1")
-    head, _ = await origin.ask(request)
+async def test_cookies_with_unusual_names_are_cleared_too(origin_mode: World, cookie: str) -> None:
+    request = platform_request(origin_mode, cookie).encode("latin-1")
+    head, _ = await origin_mode.ask(request)
     assert status(head) == 431
     name = cookie.partition("=")[0] if "=" in cookie else ""
     assert cleared(head, name)
 
 
-async def test_a_large_head_without_cookies_is_a_400(origin: World) -> None:
-    request = f"GET / HTTP/1.1\r\nHost: {origin.platform}\r\nX-Long: {'x' * MAX_HEAD}\r\n{NAVIGATE}\r\n"
-    head, body = await origin.ask(request)
+async def test_a_large_head_without_cookies_is_a_400(origin_mode: World) -> None:
+    request = f"GET / HTTP/1.1\r\nHost: {origin_mode.platform}\r\nX-Long: {'x' * MAX_HEAD}\r\n{NAVIGATE}\r\n"
+    head, body = await origin_mode.ask(request)
     assert status(head) == 400 and b"too large" in body and not headers(head, "set-cookie")
 
 
 @pytest.mark.parametrize(
     "start", ["GET / HTTP/1.1\r\n", "G\x00T / HTTP/1.1\r\nHost: a\r\n", "\r\n", "POST x\r\n"]
 )
-async def test_a_large_head_that_is_not_a_request_is_a_400(origin: World, start: str) -> None:
-    head, _ = await origin.ask(f"{start}Cookie: {many_cookies(MAX_HEAD)}\r\n\r\n")
+async def test_a_large_head_that_is_not_a_request_is_a_400(origin_mode: World, start: str) -> None:
+    head, _ = await origin_mode.ask(f"{start}Cookie: {many_cookies(MAX_HEAD)}\r\n\r\n")
     assert status(head) == 400 and not headers(head, "set-cookie")
 
 
-async def test_cookies_just_below_the_limit_are_accepted(origin: World) -> None:
-    request = origin.request().replace("Cookie: ", f"Cookie: {many_cookies(MAX_COOKIE - 3000)}; ")
-    assert status((await origin.ask(request))[0]) == 200
+async def test_cookies_just_below_the_limit_are_accepted(origin_mode: World) -> None:
+    request = origin_mode.request().replace("Cookie: ", f"Cookie: {many_cookies(MAX_COOKIE - 3000)}; ")
+    assert status((await origin_mode.ask(request))[0]) == 200

@@ -28,7 +28,7 @@ UPGRADE = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"
 
 
-async def test_upstream_connections_over_tcp_are_kept_alive(origin: World) -> None:
+async def test_upstream_connections_over_tcp_are_kept_alive(origin_mode: World) -> None:
     connections = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,40 +41,40 @@ async def test_upstream_connections_over_tcp_are_kept_alive(origin: World) -> No
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    origin.facts.routes[MINE] = replace(origin.facts.routes[MINE], upstream=f"tcp:127.0.0.1:{port}")
+    origin_mode.facts.routes[MINE] = replace(origin_mode.facts.routes[MINE], upstream=f"tcp:127.0.0.1:{port}")
     for _ in range(5):  # each from a new client
-        assert (await origin.ask(origin.request()))[1] == b"tcp"
+        assert (await origin_mode.ask(origin_mode.request()))[1] == b"tcp"
     assert connections == 1
     server.close()
 
 
-async def test_pipelined_responses_keep_their_order_whatever_their_source(origin: World) -> None:
+async def test_pipelined_responses_keep_their_order_whatever_their_source(origin_mode: World) -> None:
     """The gateway sends some at once, some after a lookup, and relays others from an upstream."""
     exchanges = [
-        (origin.request("/first"), b"hello"),
+        (origin_mode.request("/first"), b"hello"),
         ("GET / HTTP/1.1\r\nHost: elsewhere\r\n\r\n", b"MISDIRECTED"),
-        (origin.entrance(session="unknown", more=""), b"UNAUTHORIZED"),
-        (origin.request("/second"), b"hello"),
-        (f"GET /w/{MINE} HTTP/1.1\r\nHost: {origin.platform}\r\n\r\n", b""),
-        (f"GET /healthz HTTP/1.1\r\nHost: {origin.platform}\r\n\r\n", b"hello"),
+        (origin_mode.entrance(session="unknown", more=""), b"UNAUTHORIZED"),
+        (origin_mode.request("/second"), b"hello"),
+        (f"GET /w/{MINE} HTTP/1.1\r\nHost: {origin_mode.platform}\r\n\r\n", b""),
+        (f"GET /healthz HTTP/1.1\r\nHost: {origin_mode.platform}\r\n\r\n", b"hello"),
     ]
-    client = await origin.connect()
+    client = await origin_mode.connect()
     client.send("".join(data for data, _ in exchanges))
     for data, expected in exchanges:
         assert expected in (await client.response())[1], data
     client.close()
 
 
-async def test_an_idle_connection_is_closed_after_its_limit(origin: World) -> None:
-    client = await origin.connect()
-    client.send(origin.request())
+async def test_an_idle_connection_is_closed_after_its_limit(origin_mode: World) -> None:
+    client = await origin_mode.connect()
+    client.send(origin_mode.request())
     await client.response()
-    origin.elapse()
+    origin_mode.elapse()
     assert await client.rest() == b""
-    await until(lambda: not origin.gateway._connections, "the connection to be removed")
+    await until(lambda: not origin_mode.gateway._connections, "the connection to be removed")
 
 
-async def test_a_stream_may_pause_for_longer_than_any_timeout(origin: World) -> None:
+async def test_a_stream_may_pause_for_longer_than_any_timeout(origin_mode: World) -> None:
     """An idle connection ends meanwhile, which shows that the gateway has checked the timeouts."""
     go_on = asyncio.Event()
 
@@ -91,17 +91,17 @@ async def test_a_stream_may_pause_for_longer_than_any_timeout(origin: World) -> 
         while data := await reader.read(100):
             writer.write(data)
 
-    origin.ide.script = pausing
-    client = await origin.connect()
-    client.send(origin.request())
+    origin_mode.ide.script = pausing
+    client = await origin_mode.connect()
+    client.send(origin_mode.request())
     await client.head()
-    origin.ide.script = tunnel
-    websocket = await origin.connect()
-    websocket.send(origin.request(more=UPGRADE))
+    origin_mode.ide.script = tunnel
+    websocket = await origin_mode.connect()
+    websocket.send(origin_mode.request(more=UPGRADE))
     await websocket.head()
-    idle = await origin.connect()
-    await until(lambda: len(origin.gateway._connections) == 3, "the idle connection")
-    origin.elapse()
+    idle = await origin_mode.connect()
+    await until(lambda: len(origin_mode.gateway._connections) == 3, "the idle connection")
+    origin_mode.elapse()
     await idle.rest()
     go_on.set()
     assert await client.reader.readuntil(b"0\r\n\r\n") == b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n"
@@ -111,7 +111,7 @@ async def test_a_stream_may_pause_for_longer_than_any_timeout(origin: World) -> 
     websocket.close()
 
 
-async def test_an_upload_times_out_only_if_it_makes_no_progress(origin: World) -> None:
+async def test_an_upload_times_out_only_if_it_makes_no_progress(origin_mode: World) -> None:
     taken = 0
 
     async def taking(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -123,15 +123,15 @@ async def test_an_upload_times_out_only_if_it_makes_no_progress(origin: World) -
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\ntaken")
         await reader.read()
 
-    origin.ide.script = taking
-    moving, stuck = await origin.connect(), await origin.connect()
+    origin_mode.ide.script = taking
+    moving, stuck = await origin_mode.connect(), await origin_mode.connect()
     for client in (moving, stuck):
-        client.send(origin.request("/", "POST", more="Content-Length: 4\r\n"))
+        client.send(origin_mode.request("/", "POST", more="Content-Length: 4\r\n"))
     stuck.send(b"x")
     for number in range(2, 5):
         moving.send(b"x")
         await until(lambda number=number: taken == number, "the upstream to take it")
-        origin.elapse(NEVER * 0.6)
+        origin_mode.elapse(NEVER * 0.6)
     assert status((await stuck.response())[0]) == 408
     moving.send(b"x")
     assert (await moving.response())[1] == b"taken"
@@ -159,14 +159,14 @@ async def test_an_event_stream_is_recognized_by_an_escaped_path() -> None:
         await clients[1].rest()
 
 
-async def test_a_lost_push_channel_empties_the_route_cache(origin: World) -> None:
-    await origin.ask(origin.request())
-    route_cache = origin.gateway.route_cache
+async def test_a_lost_push_channel_empties_the_route_cache(origin_mode: World) -> None:
+    await origin_mode.ask(origin_mode.request())
+    route_cache = origin_mode.gateway.route_cache
     assert route_cache._visitors.known and route_cache._routes.known
-    origin.gateway.revocation.channel_lost()
+    origin_mode.gateway.revocation.channel_lost()
     assert not route_cache._visitors.known and not route_cache._routes.known
-    origin.facts.visitors.clear()
-    assert status((await origin.ask(origin.request()))[0]) == 401
+    origin_mode.facts.visitors.clear()
+    assert status((await origin_mode.ask(origin_mode.request()))[0]) == 401
 
 
 async def test_a_drain_waits_for_an_upload_and_accepts_no_new_request() -> None:

@@ -60,8 +60,8 @@ async def echoing(made: World) -> AsyncIterator[Echo]:
 
 
 @pytest.fixture
-async def echo(origin: World) -> AsyncIterator[Echo]:
-    async with echoing(origin) as server:
+async def echo(origin_mode: World) -> AsyncIterator[Echo]:
+    async with echoing(origin_mode) as server:
         yield server
 
 
@@ -73,44 +73,46 @@ def open_websocket(made: World, **options: object) -> connect:
     )  # fmt: skip
 
 
-async def test_messages_pass_both_ways_at_any_size(origin: World, echo: Echo) -> None:
-    async with open_websocket(origin, origin=f"http://{origin.host}") as socket:
+async def test_messages_pass_both_ways_at_any_size(origin_mode: World, echo: Echo) -> None:
+    async with open_websocket(origin_mode, origin=f"http://{origin_mode.host}") as socket:
         for size in (0, 1, 125, 126, 65535, 65536, 5_000_000):
             await socket.send(b"z" * size)
             assert await socket.recv() == b"z" * size
 
 
-async def test_compression_is_disabled_only_if_the_gateway_reads_activity(origin: World, echo: Echo) -> None:
-    async with open_websocket(origin):
+async def test_compression_is_disabled_only_if_the_gateway_reads_activity(
+    origin_mode: World, echo: Echo
+) -> None:
+    async with open_websocket(origin_mode):
         pass
-    origin.set_phase(MINE, Phase.RUNNING, image="jupyter")
-    async with open_websocket(origin):
+    origin_mode.set_phase(MINE, Phase.RUNNING, image="jupyter")
+    async with open_websocket(origin_mode):
         pass
     assert echo.extensions[0] is None
     assert "permessage-deflate" in (echo.extensions[1] or "")
 
 
-async def test_a_foreign_origin_opens_no_socket(origin: World, echo: Echo) -> None:
-    for foreign in ("http://evil.example", f"http://{origin.platform}", "null"):
+async def test_a_foreign_origin_opens_no_socket(origin_mode: World, echo: Echo) -> None:
+    for foreign in ("http://evil.example", f"http://{origin_mode.platform}", "null"):
         with pytest.raises(InvalidStatus) as refused:
-            async with open_websocket(origin, origin=foreign):
+            async with open_websocket(origin_mode, origin=foreign):
                 pass
         assert refused.value.response.status_code == 403
     with pytest.raises(InvalidStatus) as refused:
-        async with open_websocket(origin, headers={"Cookie": "x=1"}):
+        async with open_websocket(origin_mode, headers={"Cookie": "x=1"}):
             pass
     assert refused.value.response.status_code == 401
     assert echo.extensions == []
 
 
-async def test_an_aborted_websocket_closes_the_upstream(origin: World, echo: Echo) -> None:
-    async with open_websocket(origin) as socket:
+async def test_an_aborted_websocket_closes_the_upstream(origin_mode: World, echo: Echo) -> None:
+    async with open_websocket(origin_mode) as socket:
         await until(lambda: echo.open == 1, "the socket to be open")
         socket.transport.abort()
         await until(lambda: echo.open == 0, "the socket to end")
 
 
-async def test_a_dying_upstream_closes_the_client(origin: World) -> None:
+async def test_a_dying_upstream_closes_the_client(origin_mode: World) -> None:
     async def dying(_upstream: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(
@@ -118,9 +120,9 @@ async def test_a_dying_upstream_closes_the_client(origin: World) -> None:
         )
         await writer.drain()
 
-    origin.ide.script = dying
-    client = await origin.connect()
-    client.send(origin.request("/", more=UPGRADE))
+    origin_mode.ide.script = dying
+    client = await origin_mode.connect()
+    client.send(origin_mode.request("/", more=UPGRADE))
     head = await client.head()
     assert (status(head), header(head, "upgrade"), header(head, "connection")) == (
         101,
@@ -130,71 +132,71 @@ async def test_a_dying_upstream_closes_the_client(origin: World) -> None:
     assert await client.rest() == b"last words"
 
 
-async def test_a_refused_upgrade_gets_the_response_and_closes(origin: World) -> None:
-    client = await origin.connect()
-    client.send(origin.request("/", more=UPGRADE) + "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n")
+async def test_a_refused_upgrade_gets_the_response_and_closes(origin_mode: World) -> None:
+    client = await origin_mode.connect()
+    client.send(origin_mode.request("/", more=UPGRADE) + "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n")
     head, body = await client.response()
     assert (status(head), body) == (200, b"hello")
     assert await client.rest() == b""
-    assert len(origin.ide.heads) == 1
+    assert len(origin_mode.ide.heads) == 1
 
 
-async def test_other_upgrades_are_not_relayed(origin: World) -> None:
+async def test_other_upgrades_are_not_relayed(origin_mode: World) -> None:
     more = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
-    assert status((await origin.ask(origin.request(more=more)))[0]) == 200
-    seen = origin.ide.heads[0].decode()
+    assert status((await origin_mode.ask(origin_mode.request(more=more)))[0]) == 200
+    seen = origin_mode.ide.heads[0].decode()
     assert header(seen, "upgrade") is None and header(seen, "http2-settings") is None
 
 
-async def test_logout_ends_open_sockets_at_once(origin: World, echo: Echo) -> None:
-    async with open_websocket(origin) as socket:
-        del origin.facts.visitors[session_hash(SESSION)]
-        origin.gateway.revocation.session_ended(session_hash(SESSION))
+async def test_logout_ends_open_sockets_at_once(origin_mode: World, echo: Echo) -> None:
+    async with open_websocket(origin_mode) as socket:
+        del origin_mode.facts.visitors[session_hash(SESSION)]
+        origin_mode.gateway.revocation.session_ended(session_hash(SESSION))
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
         await until(lambda: echo.open == 0, "the socket to end")
 
 
 async def test_a_session_that_ends_during_the_route_lookup_opens_nothing(
-    origin: World, echo: Echo, monkeypatch: pytest.MonkeyPatch
+    origin_mode: World, echo: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find_route = origin.facts.route
+    find_route = origin_mode.facts.route
 
     async def logout_meanwhile(workspace_id: str) -> Route | None:
-        origin.facts.visitors.pop(session_hash(SESSION), None)
-        origin.gateway.revocation.session_ended(session_hash(SESSION))
+        origin_mode.facts.visitors.pop(session_hash(SESSION), None)
+        origin_mode.gateway.revocation.session_ended(session_hash(SESSION))
         return await find_route(workspace_id)
 
-    monkeypatch.setattr(origin.gateway.route_cache._routes, "_read", logout_meanwhile)
+    monkeypatch.setattr(origin_mode.gateway.route_cache._routes, "_read", logout_meanwhile)
     with pytest.raises(InvalidStatus):
-        await open_websocket(origin)
+        await open_websocket(origin_mode)
     assert echo.open == 0
 
 
-async def test_a_deleted_user_loses_open_sockets(origin: World, echo: Echo) -> None:
-    async with open_websocket(origin) as socket:
-        del origin.facts.visitors[session_hash(SESSION)]
-        origin.gateway.revocation.user_changed("01alice0000000000000000000")
+async def test_a_deleted_user_loses_open_sockets(origin_mode: World, echo: Echo) -> None:
+    async with open_websocket(origin_mode) as socket:
+        del origin_mode.facts.visitors[session_hash(SESSION)]
+        origin_mode.gateway.revocation.user_changed("01alice0000000000000000000")
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
 
 
-async def test_a_workspace_that_no_longer_runs_loses_open_sockets(origin: World, echo: Echo) -> None:
-    async with open_websocket(origin) as socket:
-        origin.set_phase(MINE, Phase.RUNNING)  # a change during which it keeps running closes nothing
+async def test_a_workspace_that_no_longer_runs_loses_open_sockets(origin_mode: World, echo: Echo) -> None:
+    async with open_websocket(origin_mode) as socket:
+        origin_mode.set_phase(MINE, Phase.RUNNING)  # a change during which it keeps running closes nothing
         await socket.send("still here")
         assert await socket.recv() == "still here"
-        origin.set_phase(MINE, Phase.STANDBY)
+        origin_mode.set_phase(MINE, Phase.STANDBY)
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
 
 
-def end_session(origin: World) -> None:
-    del origin.facts.visitors[session_hash(SESSION)]
+def end_session(origin_mode: World) -> None:
+    del origin_mode.facts.visitors[session_hash(SESSION)]
 
 
-def change_role(origin: World) -> None:
-    visitors = origin.facts.visitors
+def change_role(origin_mode: World) -> None:
+    visitors = origin_mode.facts.visitors
     visitors[session_hash(SESSION)] = replace(visitors[session_hash(SESSION)], role=Role.ADMIN)
 
 
@@ -203,26 +205,26 @@ revocations = pytest.mark.parametrize("revoke", [end_session, change_role])
 
 @revocations
 async def test_a_revocation_during_an_outage_of_the_push_channel_takes_effect_after_it(
-    origin: World, echo: Echo, revoke: Callable[[World], None]
+    origin_mode: World, echo: Echo, revoke: Callable[[World], None]
 ) -> None:
-    async with open_websocket(origin) as socket:
-        origin.gateway.revocation.channel_lost()
-        origin.gateway.revocation.channel_regained()
+    async with open_websocket(origin_mode) as socket:
+        origin_mode.gateway.revocation.channel_lost()
+        origin_mode.gateway.revocation.channel_regained()
         await socket.send("still here")
         assert await socket.recv() == "still here"
-        origin.gateway.revocation.channel_lost()
-        revoke(origin)
-        origin.gateway.revocation.channel_regained()
+        origin_mode.gateway.revocation.channel_lost()
+        revoke(origin_mode)
+        origin_mode.gateway.revocation.channel_regained()
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
 
 
 @revocations
 async def test_a_failed_check_is_retried(
-    origin: World, echo: Echo, revoke: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
+    origin_mode: World, echo: Echo, revoke: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codehub.gateway.revocation.RETRY_SECONDS", 0.05)
-    read, attempts = origin.gateway.route_cache._visitors._read, 0
+    read, attempts = origin_mode.gateway.route_cache._visitors._read, 0
 
     async def fail_once(id_hash: bytes) -> Visitor | None:
         nonlocal attempts
@@ -231,17 +233,17 @@ async def test_a_failed_check_is_retried(
             raise OSError("the database is away")
         return await read(id_hash)
 
-    async with open_websocket(origin) as socket:
-        origin.gateway.revocation.channel_lost()
-        origin.gateway.route_cache._visitors._read = fail_once
-        revoke(origin)
-        origin.gateway.revocation.channel_regained()
+    async with open_websocket(origin_mode) as socket:
+        origin_mode.gateway.revocation.channel_lost()
+        origin_mode.gateway.route_cache._visitors._read = fail_once
+        revoke(origin_mode)
+        origin_mode.gateway.revocation.channel_regained()
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
         assert attempts == 2
 
 
-async def open_event_stream(origin: World) -> Client:
+async def open_event_stream(origin_mode: World) -> Client:
     async def stream(upstream: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(
@@ -250,66 +252,69 @@ async def open_event_stream(origin: World) -> Client:
         )
         await reader.read()
 
-    origin.api.script = stream
-    client = await origin.connect()
+    origin_mode.api.script = stream
+    client = await origin_mode.connect()
     client.send(
-        f"GET /api/v1/events HTTP/1.1\r\nHost: {origin.platform}\r\nCookie: session={SESSION}\r\n\r\n"
+        f"GET /api/v1/events HTTP/1.1\r\nHost: {origin_mode.platform}\r\nCookie: session={SESSION}\r\n\r\n"
     )
     await client.head()
     return client
 
 
-async def test_an_event_stream_ends_with_its_session(origin: World) -> None:
-    client = await open_event_stream(origin)
-    origin.gateway.revocation.session_ended(session_hash(SESSION))
+async def test_an_event_stream_ends_with_its_session(origin_mode: World) -> None:
+    client = await open_event_stream(origin_mode)
+    origin_mode.gateway.revocation.session_ended(session_hash(SESSION))
     await client.rest()
-    await until(lambda: origin.api.open == 0, "the stream to end")
+    await until(lambda: origin_mode.api.open == 0, "the stream to end")
 
 
-async def test_an_event_stream_ends_when_the_role_of_its_user_changes(origin: World) -> None:
-    client = await open_event_stream(origin)
-    revocation, user_id = origin.gateway.revocation, origin.facts.visitors[session_hash(SESSION)].user_id
+async def test_an_event_stream_ends_when_the_role_of_its_user_changes(origin_mode: World) -> None:
+    client = await open_event_stream(origin_mode)
+    revocation, user_id = (
+        origin_mode.gateway.revocation,
+        origin_mode.facts.visitors[session_hash(SESSION)].user_id,
+    )
     events = lambda: revocation.user_changed("another"), revocation.channel_lost, revocation.channel_regained
     for event in events:
         event()
         await until(lambda: not revocation._checks, "the check")
-        assert origin.api.open == 1
-    change_role(origin)
+        assert origin_mode.api.open == 1
+    change_role(origin_mode)
     revocation.user_changed(user_id)
     await client.rest()
-    await until(lambda: origin.api.open == 0, "the stream to end")
+    await until(lambda: origin_mode.api.open == 0, "the stream to end")
 
 
-async def test_an_active_request_gets_a_503_when_its_workspace_stops(origin: World) -> None:
+async def test_an_active_request_gets_a_503_when_its_workspace_stops(origin_mode: World) -> None:
     async def silent(upstream: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    origin.ide.script = silent
-    client = await origin.connect()
-    client.send(origin.request())
-    await until(lambda: origin.ide.open == 1, "the request")
-    origin.set_phase(MINE, Phase.STANDBY)
+    origin_mode.ide.script = silent
+    client = await origin_mode.connect()
+    client.send(origin_mode.request())
+    await until(lambda: origin_mode.ide.open == 1, "the request")
+    origin_mode.set_phase(MINE, Phase.STANDBY)
     assert status((await client.response())[0]) == 503
 
 
-async def test_only_websocket_messages_about_edits_are_activity(origin: World, echo: Echo) -> None:
-    async with open_websocket(origin) as socket:
+async def test_only_websocket_messages_about_edits_are_activity(origin_mode: World, echo: Echo) -> None:
+    async with open_websocket(origin_mode) as socket:
         await socket.send(b"\x09" + b"\0" * 12)
         assert await socket.recv()
-        assert not origin.gateway.recorder.collect()
+        assert not origin_mode.gateway.recorder.collect()
         await socket.send(b"\x01" + b"\0" * 12 + b"$acceptModelChanged")
         assert await socket.recv()
-        assert MINE in origin.gateway.recorder.collect()
+        assert MINE in origin_mode.gateway.recorder.collect()
 
 
-async def test_every_request_is_activity_only_for_an_ide_other_than_vscode(origin: World) -> None:
-    await origin.ask(origin.request("/asset.js"))
-    assert not origin.gateway.recorder.collect()
-    await origin.ask(origin.request("/proxy/3000/"))
-    assert origin.gateway.recorder.collect()
-    origin.set_phase(MINE, Phase.RUNNING, image="jupyter")
-    await origin.ask(origin.request("/asset.js"))
-    assert origin.gateway.recorder.collect()
+async def test_every_request_is_activity_only_for_an_ide_other_than_vscode(origin_mode: World) -> None:
+    await origin_mode.ask(origin_mode.request("/asset.js"))
+    assert not origin_mode.gateway.recorder.collect()
+    await origin_mode.ask(origin_mode.request("/proxy/3000/"))
+    assert origin_mode.gateway.recorder.collect()
+    origin_mode.set_phase(MINE, Phase.RUNNING, image="jupyter")
+    await origin_mode.ask(origin_mode.request("/asset.js"))
+    assert origin_mode.gateway.recorder.collect()
 
 
 async def test_draining_closes_tunnels() -> None:
