@@ -155,7 +155,7 @@ async def test_the_internet_may_be_reached_and_private_and_metadata_addresses_no
             assert not reaches(fixture, "w1", host, port)
 
 
-async def test_what_is_allowed_can_be_reached(fixture: RuntimeFixture) -> None:
+async def test_an_allowed_address_can_be_reached(fixture: RuntimeFixture) -> None:
     runtime = fixture.other_runtime(egress=Egress(8080, allowed=("192.168.214.2/32",)))
     try:
         await runtime.start(fixture.spec("w1"))
@@ -241,7 +241,7 @@ async def test_flushed_rules_are_restored_by_the_next_start(fixture: RuntimeFixt
     assert [rules.count(f"-A {chain} ") for chain in ("PREROUTING", "FORWARD", "OUTPUT")] == [1, 1, 1]
 
 
-async def test_nothing_of_the_host_is_visible(fixture: RuntimeFixture) -> None:
+async def test_a_container_sees_no_files_or_processes_of_the_host(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     await fixture.started("w2")
     paths = f"{fixture.homes}/w2 {fixture.engine.directory} /var/run/docker.sock /run/docker.sock"
@@ -279,7 +279,7 @@ async def test_no_privilege_is_left_and_none_can_be_gained(fixture: RuntimeFixtu
     assert fields["Uid"].split()[0] not in ("0", "1000")
 
 
-async def test_a_fork_bomb_meets_its_limit(fixture: RuntimeFixture) -> None:
+async def test_a_fork_bomb_stops_at_the_limit_of_processes(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     done = fixture.engine.inside("w1", "for i in $(busybox seq 200); do sleep 5 & done")
     assert b"can't fork" in done.stderr

@@ -32,7 +32,7 @@ async def is_observed(fixture: RuntimeFixture, facts: dict[str, ContainerFact]) 
     return await fixture.runtime.observe() == facts
 
 
-async def test_a_container_lives_stops_starts_again_and_leaves_nothing_behind(
+async def test_a_container_starts_stops_restarts_and_is_deleted_without_leftovers(
     fixture: RuntimeFixture,
 ) -> None:
     first = await fixture.started("w1", attempt="op1-0")
@@ -51,7 +51,7 @@ async def test_a_container_lives_stops_starts_again_and_leaves_nothing_behind(
     assert (fixture.containers(), fixture.networks()) == ([], [])
 
 
-async def test_what_is_written_in_the_home_stays_and_belongs_to_the_workspace(
+async def test_files_in_the_home_survive_a_restart_and_belong_to_the_workspace(
     fixture: RuntimeFixture,
 ) -> None:
     spec = fixture.spec("w1")
@@ -197,7 +197,7 @@ def log_directory(fixture: RuntimeFixture) -> Path:
     return Path(hosts).parent / "local-logs"
 
 
-async def test_output_without_end_takes_little_of_the_disk(fixture: RuntimeFixture) -> None:
+async def test_endless_output_uses_bounded_disk_space(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
     done = fixture.engine.inside("w1", "dd if=/dev/zero bs=65536 count=200 > /proc/1/fd/1; echo the end")
     assert done.stdout == b"the end\n"

@@ -16,7 +16,7 @@ AT_ONCE = 50 if EVERYTHING else 8
 
 
 def test_the_lifecycle_of_a_workspace_on_docker(engine: OwnEngine, system: DockerSystem) -> None:
-    owner, unlucky = WorkspaceClient(system.start()), WorkspaceClient(system, "unreachable")
+    owner, without_image = WorkspaceClient(system.start()), WorkspaceClient(system, "unreachable")
     owner.wait_for_phase("RUNNING")
     assert owner.client.get(f"/w/{owner.id}/healthz").text == "ok"
     assert engine.inside(owner.id, "echo precious > $HOME/file").returncode == 0
@@ -42,8 +42,8 @@ def test_the_lifecycle_of_a_workspace_on_docker(engine: OwnEngine, system: Docke
     owner.wait_for_phase("RUNNING")
     assert engine.inside(owner.id, "cat $HOME/file").stdout == b"precious\n"
 
-    wait_for(lambda: unlucky.workspace()["phase"] == "ERROR", "the pull to be given up")
-    failed = unlucky.workspace()
+    wait_for(lambda: without_image.workspace()["phase"] == "ERROR", "the pull to fail")
+    failed = without_image.workspace()
     assert failed["error_reason"] == "ImagePullFailed"
     assert failed["error_message"].startswith("The registry of the image")
 
@@ -59,7 +59,7 @@ def test_the_lifecycle_of_a_workspace_on_docker(engine: OwnEngine, system: Docke
     assert container_of(engine, owner) == ""
 
 
-def test_auto_takes_docker_and_leaving_it_leaves_no_container_on_a_home(
+def test_auto_selects_docker_and_a_change_of_the_runtime_stops_its_containers(
     engine: OwnEngine, system: DockerSystem
 ) -> None:
     system.runtime = "auto"
@@ -71,7 +71,7 @@ def test_auto_takes_docker_and_leaving_it_leaves_no_container_on_a_home(
     system.start()
     assert "Stopped 1 workspaces that ran on the docker runtime" in system.output
     assert container_of(engine, owner) == ""
-    wait_for(lambda: owner.workspace()["operation"] == "STARTING", "the workspace to go on as a process")
+    wait_for(lambda: owner.workspace()["operation"] == "STARTING", "the workspace to start as a process")
 
 
 def test_many_workspaces_at_once(engine: OwnEngine, make_docker_system: Callable[..., DockerSystem]) -> None:
@@ -97,14 +97,14 @@ def test_many_workspaces_at_once(engine: OwnEngine, make_docker_system: Callable
 def all_reach(owners: list[WorkspaceClient], phase: str) -> None:
     """Wait for all workspaces, with the request that the dashboard makes."""
 
-    def all_there() -> bool:
+    def all_settled() -> bool:
         now = owners[0].client.get("/api/v1/workspaces", params={"limit": 100}).json()["items"]
         failed = [workspace for workspace in now if workspace["phase"] == "ERROR"]
         assert failed == []
         found = [workspace["id"] for workspace in now if is_at(workspace, phase)]
         return sorted(found) == sorted(owner.id for owner in owners)
 
-    wait_for(all_there, f"{len(owners)} workspaces to be {phase}", every=0.5)
+    wait_for(all_settled, f"{len(owners)} workspaces to be {phase}", every=0.5)
 
 
 def is_at(workspace: dict[str, Any], phase: str) -> bool:

@@ -21,7 +21,7 @@ from tests.e2e.vscode import MILLISECONDS
 from tests.services import TOOLS_DIR, System
 from tests.waiting import wait_for
 
-ADMIN_PASSWORD = "a password for the story"
+ADMIN_PASSWORD = "a password for end-to-end tests"
 SCREENSHOTS = Path(os.environ.get("CODEHUB_SCREENSHOTS", "test-results/screenshots"))
 LOGS = SCREENSHOTS.parent / "logs"
 SYSTEM = {

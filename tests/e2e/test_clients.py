@@ -32,7 +32,7 @@ MODES = {"own-origins": {}, "path-mode": {"APPS_DOMAIN": ""}}
 BOTH = tuple(MODES)
 OWN_ORIGINS_BY_DEFAULT = ("own-origins", pytest.param("path-mode", marks=pytest.mark.full))
 PATH_MODE_BY_DEFAULT = (pytest.param("own-origins", marks=pytest.mark.full), "path-mode")
-"""`make test` runs each client in one mode. The story covers VS Code on its own origin."""
+"""`make test` runs each client in one mode. test_new_user_journey.py covers VS Code on its own origin."""
 NODE_MODULES = Path(__file__).parents[2] / "web" / "node_modules"
 VITE_PACKAGES = (
     *("vite", "esbuild", "@esbuild", "rollup", "@rollup", "postcss", "nanoid", "picocolors", "source-map-js"),

@@ -24,20 +24,20 @@ PROCESSES = 2 if EVERYTHING else 1
 def test_every_reachable_state_keeps_the_contracts(capsys: pytest.CaptureFixture[str]) -> None:
     """Distinct states are counted without their budgets, and once for all scenarios together."""
     context = multiprocessing.get_context("spawn")
-    worlds: set[int] = set()
+    distinct: set[int] = set()
     reports: list[Report] = []
     with ProcessPoolExecutor(PROCESSES, mp_context=context, max_tasks_per_child=1) as pool:
         for report in pool.map(explore_scenario, CHOSEN):
-            worlds.update(report.digests)
+            distinct.update(report.digests)
             reports.append(report)
     states = sum(report.states for report in reports)
     lines = ["", *(report.report() for report in reports)]
-    lines.append(f"{len(worlds):,} distinct states, {states:,} with their budgets")
+    lines.append(f"{len(distinct):,} distinct states, {states:,} with their budgets")
     with capsys.disabled():
         print(*lines, sep="\n", file=sys.stderr)
     broken = [report.broken for report in reports if report.broken is not None]
     assert not broken, "\n\n".join(broken)
     assert all(report.complete for report in reports)
     if EVERYTHING:
-        assert len(worlds) >= AT_LEAST
+        assert len(distinct) >= AT_LEAST
     assert max(report.depth for report in reports) >= DEPTH

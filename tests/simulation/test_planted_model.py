@@ -35,7 +35,7 @@ Patch = tuple[ModuleType | type, str, Any]
 
 
 @dataclass(frozen=True)
-class Plant:
+class PlantedBug:
     """A planted bug: its patches, a scenario that shows it, and the contract that it breaks."""
 
     name: str
@@ -56,7 +56,7 @@ def _volume_first() -> list[Patch]:
     return [(next_effect, "_archive_home", archive)]
 
 
-def _any_volume_will_do() -> list[Patch]:
+def _restore_done_with_any_volume() -> list[Patch]:
     real = steps.is_done
 
     def is_done(workspace: Any, observed: Any) -> bool:
@@ -66,7 +66,7 @@ def _any_volume_will_do() -> list[Patch]:
     return [(steps, "is_done", is_done)]
 
 
-def _any_archive_will_do() -> list[Patch]:
+def _archiving_done_with_any_archive() -> list[Patch]:
     def committed(workspace: Any) -> bool:
         return workspace.archive_key is not None
 
@@ -164,12 +164,12 @@ def _late_job_swaps_in() -> list[Patch]:
     ]
 
 
-def _everyone_waives_the_grace() -> list[Patch]:
+def _grace_waived_for_every_purge() -> list[Patch]:
     purged = property(lambda holder: holder.purged_at is not None)
     return [(gc.ArchiveHolder, "skips_grace", purged)]
 
 
-def _waived_without_being_asked() -> list[Patch]:
+def _waiver_survives_undelete() -> list[Patch]:
     """An undelete keeps the waiver of an earlier delete, so that it counts for the next delete."""
     return [(user_actions, "WAIVER_AFTER_UNDELETE", True)]
 
@@ -187,7 +187,7 @@ def _slow_counts_as_hung() -> list[Patch]:
     return [(hung_ide, "_silent_since", lambda workspace, observed: LONG_AGO)]
 
 
-def _hung_replaced_again_and_again() -> list[Patch]:
+def _hung_replaced_repeatedly() -> list[Patch]:
     def replace_own(workspace: Any, message: str, context: Any) -> Decision:
         return record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)
 
@@ -207,53 +207,54 @@ DELETES = "archive_key is committed, and no container exists, before a volume is
 HALF = "an IDE has half of its start timeout"
 ONCE = "an operation replaces its own IDE once"
 
-PLANTS = [
-    Plant("volume_deleted_before_archive_key_is_committed", DELETES, Scenario(
+PLANTED_BUGS = [
+    PlantedBug("volume_deleted_before_archive_key_is_committed", DELETES, Scenario(
         "archive", {"request": 1}, values=STANDBY), _volume_first),
-    Plant("restore_taken_as_done_because_a_volume_exists", "a restored home has every byte", Scenario(
-        "foreign home", {}, values=FOREIGN_HOME), _any_volume_will_do),
-    Plant("archiving_satisfied_by_an_older_archive", DELETES, Scenario(
-        "archive", {"request": 1}, values=STANDBY), _any_archive_will_do),
-    Plant("error_forgotten_on_the_next_tick", "ERROR stays until someone recovers it", Scenario(
+    PlantedBug("restore_taken_as_done_because_a_volume_exists", "a restored home has every byte", Scenario(
+        "foreign home", {}, values=FOREIGN_HOME), _restore_done_with_any_volume),
+    PlantedBug("archiving_satisfied_by_an_older_archive", DELETES, Scenario(
+        "archive", {"request": 1}, values=STANDBY), _archiving_done_with_any_archive),
+    PlantedBug("error_forgotten_on_the_next_tick", "ERROR stays until someone recovers it", Scenario(
         "timeout", {"request": 1, "trouble": 1, "timeout": 1}, values=STANDBY), _error_is_forgotten),
-    Plant("gc_without_grace", "GC removes only what was an orphan for its grace", Scenario(
+    PlantedBug("gc_without_grace", "GC removes only what was an orphan for its grace", Scenario(
         "gc", {"request": 1, "gc": 1}, values=STANDBY), _no_grace),
-    Plant("gc_on_an_empty_database", "GC never removes a protected archive", Scenario(
+    PlantedBug("gc_on_an_empty_database", "GC never removes a protected archive", Scenario(
         "empty_database gc", {"gc": 2, "time": 1, "empty_database": 1}, values=ARCHIVED), _no_alarm),
-    Plant("ttl_overwriting_a_newer_request", "a TTL never overwrites a newer request", Scenario(
+    PlantedBug("ttl_overwriting_a_newer_request", "a TTL never overwrites a newer request", Scenario(
         "ttl", {"request": 1, "ttl": 1, "time": 1}, values=STANDBY), _ttl_without_condition),
-    Plant("claim_without_compare_and_swap", "an operation leads to the desired state", Scenario(
+    PlantedBug("claim_without_compare_and_swap", "an operation leads to the desired state", Scenario(
         "request while deciding", {"request": 2}, values=STANDBY), _no_compare_and_swap),
-    Plant("write_without_the_epoch", "a leader that resumes late writes nothing", Scenario(
+    PlantedBug("write_without_the_epoch", "a leader that resumes late writes nothing", Scenario(
         "hang", {"request": 1, "trouble": 1, "hang": 1}, values=STANDBY), _no_epoch),
-    Plant("activity_removed_from_redis_before_the_commit", "no activity is lost", Scenario(
+    PlantedBug("activity_removed_from_redis_before_the_commit", "no activity is lost", Scenario(
         "activity", {"use": 1, "ttl": 1}, values=RUNNING), _activity_removed_first),
-    Plant("slow_start_stopped_by_the_ttl", "the idle time starts at RUNNING", Scenario(
+    PlantedBug("slow_start_stopped_by_the_ttl", "the idle time starts at RUNNING", Scenario(
         "slow start", {"request": 1, "ttl": 1, "time": 1}, values=STANDBY), _idle_starts_with_the_request),
-    Plant("idle_although_a_gateway_is_silent", "nothing expires while a gateway is silent", Scenario(
+    PlantedBug("idle_although_a_gateway_is_silent", "nothing expires while a gateway is silent", Scenario(
         "silence", {"ttl": 1, "time": 1}, values=RUNNING), _silent_gateways_count_as_idle),
-    Plant("activity_read_before_the_heartbeats", "a use that was reported keeps a workspace", Scenario(
+    PlantedBug("activity_read_before_the_heartbeats", "a use that was reported keeps a workspace", Scenario(
         "late report", {"use": 1, "ttl": 1, "time": 1}, values=RUNNING), _activity_read_before_heartbeats),
-    Plant("delete_that_skips_the_archive", DELETES, Scenario(
+    PlantedBug("delete_that_skips_the_archive", DELETES, Scenario(
         "delete", {"request": 1}, values=STANDBY), _delete_without_archive),
-    Plant("unobservable_store_read_as_gone", "a fact that cannot be observed never reads as gone", Scenario(
-        "store down", {"request": 1, "trouble": 3, "unseen": 3}, values=ARCHIVED), _unobservable_is_gone),
-    Plant("archive_op_id_reused_after_a_success", "a claim takes a new archive_op_id", Scenario(
+    PlantedBug("unobservable_store_read_as_gone", "a fact that cannot be observed never reads as gone",
+        Scenario(
+            "store down", {"request": 1, "trouble": 3, "unseen": 3}, values=ARCHIVED), _unobservable_is_gone),
+    PlantedBug("archive_op_id_reused_after_a_success", "a claim takes a new archive_op_id", Scenario(
         "archive", {"request": 1}, values=STANDBY), _archive_op_id_reused),
-    Plant("late_job_swapping_in_an_old_home", COPY, Scenario("late job", {
+    PlantedBug("late_job_swapping_in_an_old_home", COPY, Scenario("late job", {
         "request": 1, "write": 1, "trouble": 1, "hang": 1}, values=ARCHIVED), _late_job_swaps_in),
-    Plant("grace_waived_for_everyone", "GC removes only what was an orphan for its grace", Scenario(
-        "purge", {"request": 1, "gc": 2, "time": 2}, values=STANDBY), _everyone_waives_the_grace),
-    Plant("grace_waived_by_an_earlier_delete", "a grace period is waived by the delete", Scenario(
-        "undelete", {"request": 2}, values=STANDBY), _waived_without_being_asked),
-    Plant("archiving_under_a_hung_container", "an archive is never taken under a container", Scenario(
+    PlantedBug("grace_waived_for_everyone", "GC removes only what was an orphan for its grace", Scenario(
+        "purge", {"request": 1, "gc": 2, "time": 2}, values=STANDBY), _grace_waived_for_every_purge),
+    PlantedBug("grace_waived_by_an_earlier_delete", "a grace period is waived by the delete", Scenario(
+        "undelete", {"request": 2}, values=STANDBY), _waiver_survives_undelete),
+    PlantedBug("archiving_under_a_hung_container", "an archive is never taken under a container", Scenario(
         "hung container", {"request": 1, "trouble": 1, "die": 1}, values=RUNNING), _hung_counts_as_none),
-    Plant("slow_start_taken_for_a_hung_one", HALF, Scenario(
+    PlantedBug("slow_start_taken_for_a_hung_one", HALF, Scenario(
         "start", {"request": 1}, values=STANDBY), _slow_counts_as_hung),
-    Plant("hung_ide_replaced_again_and_again", ONCE, Scenario(
-        "hung", {"request": 1, "trouble": 2, "timeout": 2}, values=STANDBY), _hung_replaced_again_and_again),
+    PlantedBug("hung_ide_replaced_again_and_again", ONCE, Scenario(
+        "hung", {"request": 1, "trouble": 2, "timeout": 2}, values=STANDBY), _hung_replaced_repeatedly),
 ]  # fmt: skip
-NAMES = [plant.name for plant in PLANTS]
+NAMES = [bug.name for bug in PLANTED_BUGS]
 
 
 def _explored(scenario: Scenario) -> Any:
@@ -261,14 +262,14 @@ def _explored(scenario: Scenario) -> Any:
     return explore(made, initial_state(made, scenario), violations=10)
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=NAMES)
-def test_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name, bug in plant.patches():
+@pytest.mark.parametrize("planted_bug", PLANTED_BUGS, ids=NAMES)
+def test_planted_bug_is_found(planted_bug: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, bug in planted_bug.patches():
         monkeypatch.setattr(module, name, bug)
-    found = _explored(plant.scenario)
+    found = _explored(planted_bug.scenario)
     assert found.violations, f"{found.states} states, and nothing was broken"
     reports = "\n\n".join(violation.report() for violation in found.violations)
-    assert any(violation.contract.startswith(plant.contract) for violation in found.violations), reports
+    assert any(violation.contract.startswith(planted_bug.contract) for violation in found.violations), reports
 
 
 def test_planted_forgotten_request_never_converges(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,8 +304,8 @@ def _settled(budget: dict[str, int], values: dict[str, Any] = STANDBY) -> str:
     return found.violations[0].contract if found.violations else ""
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=NAMES)
-def test_control_without_the_planted_bug(plant: Plant) -> None:
-    found = _explored(plant.scenario)
+@pytest.mark.parametrize("planted_bug", PLANTED_BUGS, ids=NAMES)
+def test_control_without_the_planted_bug(planted_bug: PlantedBug) -> None:
+    found = _explored(planted_bug.scenario)
     assert not found.violations, found.violations[0].report()
     assert found.complete

@@ -1,4 +1,4 @@
-"""Planted bugs, each of which the histories must expect_violation (ADR 0008).
+"""Planted bugs, each of which the histories must reveal (ADR 0008).
 
 Three of them take many histories and run in `make test-all` only. In `make test`, the model finds
 two of these, and `test_parallel_recoveries_never_exceed_the_limit` covers the third.
@@ -144,7 +144,7 @@ def expect_violation(expected: str, history: type[History] = History) -> None:
 def test_planted_a_volume_deleted_before_archive_key_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     original = next_effect._commit_archive_or
 
-    def careless(
+    def delete_first(
         workspace: Workspace, observation: Observation, effect: Effect, context: Context
     ) -> Decision:
         seen = next_effect.archive_seen(workspace, observation) and workspace.home_ctx is not None
@@ -154,24 +154,24 @@ def test_planted_a_volume_deleted_before_archive_key_is_committed(monkeypatch: p
         deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
         return run_job(workspace, observation.deletion, observation.job_is_ours, deletion, context)
 
-    monkeypatch.setattr(next_effect, "_commit_archive_or", careless)
+    monkeypatch.setattr(next_effect, "_commit_archive_or", delete_first)
     expect_violation("the home is deleted before its archive is safe and committed|DataLost although nothing")
 
 
 def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     original = steps.is_done
 
-    def hasty(workspace: Workspace, observation: Observation) -> bool:
+    def is_done_with_any_volume(workspace: Workspace, observation: Observation) -> bool:
         if workspace.operation is Operation.RESTORING:
             return observation.volume is not None and not isinstance(observation.volume, Unknown)
         return original(workspace, observation)
 
-    def there(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
+    def volume_exists(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
         exists = observation.volume is not None and not isinstance(observation.volume, Unknown)
         return updated_condition(workspace.conditions, ConditionName.VOLUME_READY, exists, "Exists", "", now)
 
-    monkeypatch.setattr(steps, "is_done", hasty)
-    monkeypatch.setattr(observed_conditions, "_volume_ready", there)
+    monkeypatch.setattr(steps, "is_done", is_done_with_any_volume)
+    monkeypatch.setattr(observed_conditions, "_volume_ready", volume_exists)
     expect_violation("shows|although nothing was destroyed", UnmarkedHomes)
 
 
@@ -197,10 +197,10 @@ def test_planted_archiving_satisfied_by_an_older_archive(monkeypatch: pytest.Mon
 def test_planted_an_error_that_is_cleared_on_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     original = plan._plan_idle
 
-    def forgetful(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+    def plan_without_errors(workspace: Workspace, observation: Observation, context: Context) -> Decision:
         return original(plan.without_errors(workspace), observation, context)
 
-    monkeypatch.setattr(plan, "_plan_idle", forgetful)
+    monkeypatch.setattr(plan, "_plan_idle", plan_without_errors)
     expect_violation("is cleared although nobody recovered it")
 
 
@@ -232,7 +232,7 @@ class EmptyDatabase(History):
         self.database.blank = False
 
 
-def test_an_empty_database_costs_nothing() -> None:
+def test_an_empty_database_removes_no_archive_and_no_home() -> None:
     run(SEEDS[0], EmptyDatabase)
 
 
@@ -286,11 +286,11 @@ def test_planted_a_write_without_the_epoch() -> None:
 def test_planted_activity_removed_from_redis_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     original = TtlRunner._write_activity
 
-    async def hasty(self: TtlRunner) -> tuple[datetime, datetime | None]:
+    async def remove_first(self: TtlRunner) -> tuple[datetime, datetime | None]:
         await self._activity.remove(await self._activity.read())
         return await original(self)
 
-    monkeypatch.setattr(TtlRunner, "_write_activity", hasty)
+    monkeypatch.setattr(TtlRunner, "_write_activity", remove_first)
     expect_violation("activity is forgotten before it was committed")
 
 
@@ -374,14 +374,16 @@ def test_planted_a_flush_that_is_not_sent_again(monkeypatch: pytest.MonkeyPatch)
 def test_planted_a_redis_that_loses_a_flush_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
     original = gateway_reports.assess
 
-    def trusting(reports: Mapping[str, GatewayReport], _flushes: object, *rest: object) -> Assessment:
+    def assess_without_flushes(
+        reports: Mapping[str, GatewayReport], _flushes: object, *rest: object
+    ) -> Assessment:
         return original(reports, {name: report.flushes for name, report in reports.items()}, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ttl_runner, "assess", trusting)
+    monkeypatch.setattr(ttl_runner, "assess", assess_without_flushes)
     expect_violation("is stopped while in use", RedisDataLoss)
 
 
-def test_planted_a_first_gateway_that_restarts_no_clock() -> None:
+def test_planted_a_first_gateway_that_restarts_no_idle_time() -> None:
     class NoFirstClockRestart(SimulatedGatewayRegistry):
         def _register(self, gateway_id: str) -> None:
             before = dict(self._db.rows)
@@ -400,12 +402,12 @@ def test_planted_a_first_gateway_that_restarts_no_clock() -> None:
 def test_planted_a_stopped_gateway_that_is_removed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     original = gateway_reports.assess
 
-    def hasty(reports: Mapping[str, GatewayReport], *rest: object) -> Assessment:
+    def assess_running_only(reports: Mapping[str, GatewayReport], *rest: object) -> Assessment:
         staying = {name: report for name, report in reports.items() if not report.ended}
         found = original(staying, *rest)  # type: ignore[arg-type]
         return replace(found, gone=found.gone | (reports.keys() - staying.keys()))
 
-    monkeypatch.setattr(ttl_runner, "assess", hasty)
+    monkeypatch.setattr(ttl_runner, "assess", assess_running_only)
     expect_violation("before its user could come back", GracefulGatewayOutages)
 
 
@@ -499,11 +501,13 @@ def test_planted_an_unobservable_store_read_as_gone(monkeypatch: pytest.MonkeyPa
 def test_planted_an_archive_op_id_reused_after_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
     original = plan._claim
 
-    def thrifty(workspace: Workspace, operation: Operation, context: Context) -> Decision:
+    def claim_with_old_archive_op_id(
+        workspace: Workspace, operation: Operation, context: Context
+    ) -> Decision:
         kept = workspace.archive_op_id or context.archive_op_id
         return original(workspace, operation, replace(context, archive_op_id=kept))
 
-    monkeypatch.setattr(plan, "_claim", thrifty)
+    monkeypatch.setattr(plan, "_claim", claim_with_old_archive_op_id)
     expect_violation("is used again")
 
 
@@ -547,17 +551,17 @@ def test_planted_a_late_job_swapping_in_an_old_home(monkeypatch: pytest.MonkeyPa
 
 
 def test_planted_archiving_under_a_hung_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    def exists(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
+    def container_exists(workspace: Workspace, observation: Observation, now: datetime) -> Condition:
         answers = isinstance(observation.container, ContainerFact) and observation.container.ready
         return updated_condition(
             workspace.conditions, ConditionName.CONTAINER_EXISTS, answers, "Answers", "", now
         )
 
-    async def trust(self: EffectExecutor, workspace: Workspace, of: object = None) -> None:
+    async def do_not_check(self: EffectExecutor, workspace: Workspace, of: object = None) -> None:
         return
 
-    monkeypatch.setattr(observed_conditions, "_container_exists", exists)
-    monkeypatch.setattr(EffectExecutor, "_fence_out_containers", trust)
+    monkeypatch.setattr(observed_conditions, "_container_exists", container_exists)
+    monkeypatch.setattr(EffectExecutor, "_fence_out_containers", do_not_check)
     expect_violation("no complete copy|is deleted before|shows", HangingContainers)
 
 
@@ -566,13 +570,13 @@ def test_an_ide_that_hangs_is_replaced_once_and_not_too_early(history: type[Hist
     run(SEEDS[0], history)
 
 
-def test_planted_a_slow_start_taken_for_a_hung_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_a_slow_start_that_counts_as_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     long = timedelta(days=1)
     monkeypatch.setattr(hung_ide, "_silent_since", lambda workspace, observation: observation.at - long)
     expect_violation("is replaced within its time", HungStarts)
 
 
-def test_planted_a_hung_ide_replaced_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_a_hung_ide_replaced_repeatedly(monkeypatch: pytest.MonkeyPatch) -> None:
     def replace_own(workspace: Workspace, message: str, context: Context) -> Decision:
         return record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)
 
@@ -594,7 +598,7 @@ def test_homes_with_too_many_files_are_stopped_before_the_inodes_are_used_up() -
     run(SEEDS[0], FillingInodes)
 
 
-def test_planted_a_watchdog_that_looks_at_bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_a_watchdog_that_checks_only_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     def bytes_alone(free: disk.FreeSpace, reserve: disk.Reserve) -> tuple[disk.Shortage, ...]:
         return disk.shortages(disk.FreeSpace(free.bytes), reserve)
 
@@ -616,24 +620,26 @@ def test_planted_a_watchdog_that_stops_the_smallest(monkeypatch: pytest.MonkeyPa
 def test_planted_a_stop_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     original = disk.choose_disk_actions
 
-    def rash(state: object, homes: list[disk.RunningHome], rules: object, now: datetime) -> disk.DiskActions:
+    def choose_as_if_warned(
+        state: object, homes: list[disk.RunningHome], rules: object, now: datetime
+    ) -> disk.DiskActions:
         long_ago = now - timedelta(days=1)
         return original(state, [replace(home, warned_at=long_ago) for home in homes], rules, now)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(disk_watchdog, "choose_disk_actions", rash)
+    monkeypatch.setattr(disk_watchdog, "choose_disk_actions", choose_as_if_warned)
     expect_violation("without a warning", FillingDisk)
 
 
 def test_planted_a_full_disk_counted_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     original = EffectExecutor._check_disk
 
-    async def strict(self: EffectExecutor) -> None:
+    async def check_disk_as_error(self: EffectExecutor) -> None:
         try:
             await original(self)
         except DiskSpaceShortage as reason:
             raise EffectFailed(ErrorReason.ActionFailed, str(reason)) from reason
 
-    monkeypatch.setattr(EffectExecutor, "_check_disk", strict)
+    monkeypatch.setattr(EffectExecutor, "_check_disk", check_disk_as_error)
     expect_violation("a full disk counts as an error", FillingDisk)
 
 
@@ -646,11 +652,11 @@ def test_planted_an_undelete_that_keeps_the_waived_grace(monkeypatch: pytest.Mon
 def test_planted_a_waived_grace_that_counts_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Database.purgeable
 
-    def careless(self: Database, deleted_before: datetime | None) -> list[Workspace]:
+    def purgeable_if_any_waived(self: Database, deleted_before: datetime | None) -> list[Workspace]:
         waived = any(row.grace_waived_at is not None for row in self.rows.values())
         return original(self, self.now() if waived else deleted_before)
 
-    monkeypatch.setattr(Database, "purgeable", careless)
+    monkeypatch.setattr(Database, "purgeable", purgeable_if_any_waived)
     expect_violation("is purged in its grace period", Deletions)
 
 

@@ -107,7 +107,7 @@ class World:
         self.expected_homes: dict[str, ExpectedHome] = {}
         self.down: dict[str, float] = {}
         self.uses: dict[str, list[float]] = {}
-        """When somebody used a workspace, whether or not CodeHub knows."""
+        """Times at which a workspace was used, whether or not CodeHub has recorded them."""
         self.open_gateways: set[str] = set()
         self.reachable_since: float | None = None
         self._reachable_before: tuple[float | None, float | None] = None, None
@@ -124,7 +124,7 @@ class World:
         """Operations that have replaced an IDE that they had started."""
         self.inodes = PLENTY
         self.waived: set[str] = set()
-        """Workspaces whose owner asked to delete them without a grace period."""
+        """Workspaces whose owner requested a delete without a grace period."""
 
     def free_space(self) -> FreeSpace:
         """Return the space that homes and their siblings leave free."""

@@ -44,7 +44,7 @@ def test_missing_keys_take_defaults() -> None:
     (image,) = parse_images(one_image('docker = "jupyter:1"'))
     assert image.title == "a" and image.process is None and image.default
     assert (image.port, image.cpus, image.memory_bytes, image.pids) == (8080, 2.0, 2 << 30, 1024)
-    assert image.activity == "any", "VS Code's messages say nothing about the use of another IDE"
+    assert image.activity == "any", "VS Code's messages do not show the use of another IDE"
 
 
 def test_system_calls_are_denied_by_default() -> None:

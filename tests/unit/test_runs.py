@@ -79,7 +79,7 @@ def test_a_sample_of_everything_is_everything(monkeypatch: pytest.MonkeyPatch) -
     [
         ("tests/unit/cli/test_up.py::test_a", "tests/unit/cli/test_up.py"),
         ("tests/docker/test_lifecycle.py::test_a[b::c]", "tests/docker/"),
-        ("tests/e2e/test_story.py::test_the_story", "tests/e2e/"),
+        ("tests/e2e/test_new_user_journey.py::test_the_journey", "tests/e2e/"),
     ],
 )
 def test_a_worker_takes_a_file_or_a_directory_that_shares_a_server(nodeid: str, unit: str) -> None:

@@ -38,7 +38,7 @@ def settles(model: Model, state: State) -> str | None:
             quiet = state
         step = model.undisturbed_step(state)
         if step is None:
-            return "it converges without help: nothing goes on\n  " + "\n  ".join(labels[-40:])
+            return "it converges without help: no step applies\n  " + "\n  ".join(labels[-40:])
         label, state = step
         labels.append(label)
     known.update(path)
@@ -75,7 +75,7 @@ def _compared_parts(state: State) -> tuple[object, ...]:
 def _wrong_end(model: Model, state: State) -> str | None:
     row: Row = state[INDEX["row"]].value
     if row.operation is not Operation.NONE or row.request is not None:
-        return f"{row.operation} with the request {row.request} goes nowhere"
+        return f"{row.operation} with the request {row.request} never ends"
     if row.phase is Phase.ERROR:
         return None if _error_has_a_cause(model, state) else f"ERROR ({row.error}) without what ends in it"
     if row.deleted:

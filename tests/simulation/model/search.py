@@ -117,7 +117,7 @@ class _Search:
 
 
 def digest_of(state: State) -> int:
-    """Return the digest of everything but the budget, so that equal worlds count once."""
+    """Return the digest of everything but the budget, so that equal states count once."""
     digest = 0
     for part in state[:BUDGET]:
         digest ^= part.digest

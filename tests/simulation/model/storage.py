@@ -100,7 +100,7 @@ def _work_step(
         idle_gc = job._replace(state="failed", reason=problem.reason)
         return step(f"the job {job.kind} ends: {problem.reason}", jobs=_with_job(others, idle_gc), disk=clean)
     broken = broken or _rewritten(store, stored)
-    label = f"the job {job.kind} goes on to {after.state}"
+    label = f"the job {job.kind} moves on to {after.state}"
     return step(label, None, broken, jobs=_with_job(others, after), disk=left, store=stored)
 
 

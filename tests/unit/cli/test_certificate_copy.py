@@ -25,7 +25,7 @@ def replace(live: CertificateFiles, *, chain: CertificateFiles, key: Certificate
     live.chain.write_bytes(chain.chain.read_bytes())
 
 
-def test_it_is_renewed_with_both_files_and_not_with_half_of_them(
+def test_the_copy_is_renewed_only_when_both_files_match(
     issued: list[CertificateFiles], tmp_path: Path
 ) -> None:
     first, second = issued

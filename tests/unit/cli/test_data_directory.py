@@ -84,7 +84,7 @@ async def test_a_first_start_that_was_killed_before_its_end_is_done_again(
 async def test_an_empty_volumes_directory_is_not_claimed_a_second_time(
     tmp_path: Path, claims: Claims
 ) -> None:
-    """It is a mount point without its disk; claiming it would make every home look gone."""
+    """It is a mount point without its disk. If CodeHub claimed it, every home would seem lost."""
     data_dir = data_directory.prepare(tmp_path)
     await settle(data_dir, "installation-a", claims)
     (data_dir / "volumes" / MARKER).unlink()

@@ -1,4 +1,4 @@
-"""The documents keep up with the code."""
+"""The documentation matches the code."""
 
 import re
 from pathlib import Path

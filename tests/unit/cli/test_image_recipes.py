@@ -1,4 +1,4 @@
-"""The two ways to an image, `docker build` and scripts/make-image.sh, lead to the same image."""
+"""`docker build` and scripts/make-image.sh make the same images."""
 
 import json
 import re
@@ -21,26 +21,26 @@ def dockerfile(image: str) -> str:
 
 
 def built(image: str) -> dict[str, str]:
-    """What a Dockerfile says about the image itself, by instruction."""
+    """Return the instructions of a Dockerfile that configure the image."""
     return dict(re.findall(r"^(ENV|USER|WORKDIR|EXPOSE|ENTRYPOINT|CMD) (.*)$", dockerfile(image), re.M))
 
 
 def imported(image: str) -> dict[str, str]:
-    """What the script says about it: its `--change`s, with the variables of this image."""
+    """Return the `--change`s of the script, with the variables of this image."""
     [case] = re.findall(rf"^  {image}\)\n(.*?)^    ;;", SCRIPT, re.M | re.S)
     variables = dict(re.findall(r"^    (port|entry|command)='?(.*?)'?$", case, re.M))
     changes = re.findall(r"""--change ['"]([A-Z]+) ([^'"]*)['"]""", SCRIPT)
-    return {name: variables.get(words.removeprefix("$"), words) for name, words in changes}
+    return {name: variables.get(value.removeprefix("$"), value) for name, value in changes}
 
 
-def environment(words: str) -> dict[str, str]:
-    """But for PATH, which a Dockerfile has from the image that it begins with."""
-    pairs = dict(word.split("=", 1) for word in words.split())
+def environment(assignments: str) -> dict[str, str]:
+    """Return the variables except PATH, which a Dockerfile inherits from its base image."""
+    pairs = dict(pair.split("=", 1) for pair in assignments.split())
     return {name: value for name, value in pairs.items() if name != "PATH"}
 
 
 @pytest.mark.parametrize("image", ["code-server", "jupyterlab"])
-def test_user_place_port_and_environment_are_the_same(image: str) -> None:
+def test_user_directory_port_and_environment_are_the_same(image: str) -> None:
     one, other = built(image), imported(image)
     for name in ("USER", "WORKDIR", "EXPOSE"):
         assert one[name] == other[name], name
@@ -65,8 +65,8 @@ def test_code_server_has_one_version() -> None:
     assert re.findall(r"^ARG CODE_SERVER_VERSION=(.*)$", text, re.M) == [CODE_SERVER_VERSION]
     assert f"-t codehub/code-server:{CODE_SERVER_VERSION} " in text
     assert BUILT_IN[0].docker == f"codercom/code-server:{CODE_SERVER_VERSION}"
-    told = re.search(r"CODE_SERVER_VERSION = .*? (\S+\.py)\)", SCRIPT)
-    assert told is not None and (ROOT / told[1]).read_text().count("\nCODE_SERVER_VERSION = ") == 1
+    source = re.search(r"CODE_SERVER_VERSION = .*? (\S+\.py)\)", SCRIPT)
+    assert source is not None and (ROOT / source[1]).read_text().count("\nCODE_SERVER_VERSION = ") == 1
 
 
 def test_jupyterlab_has_one_version() -> None:

@@ -1,4 +1,4 @@
-"""What `codehub doctor` reports about the quotas of homes."""
+"""Report of `codehub doctor` about the quotas of homes."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ QuotaLine = Callable[..., Finding]
 
 @pytest.fixture
 def quota_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QuotaLine:
-    """The line about quotas, on a machine of the test's choice."""
+    """Return the finding about quotas on a simulated machine."""
 
     def line(state: QuotaState, uid: int = 0, **settings: int) -> Finding:
         monkeypatch.setattr(machine_checks, "quota_state", lambda _path: state)
@@ -68,12 +68,12 @@ def test_quotas_that_could_be_used_are_named(quota_line: QuotaLine) -> None:
 
 
 def test_the_file_system_of_the_homes_is_checked(quota_line: QuotaLine, tmp_path: Path) -> None:
-    """Before the first start it is that of the nearest directory above."""
+    """Before the first start, it is the file system of the nearest existing parent directory."""
     assert str(tmp_path) in quota_line(OFF).message
     (tmp_path / "volumes").mkdir()
     assert str(tmp_path / "volumes") in quota_line(OFF).message
 
 
-def test_doctor_has_the_line(tmp_path: Path) -> None:
+def test_doctor_reports_the_quotas(tmp_path: Path) -> None:
     findings = machine_checks.check_machine(load(CODEHUB_DATA_DIR=tmp_path))
     assert [finding.subject for finding in findings].count("quota") == 1

@@ -1,4 +1,4 @@
-"""What the parts do before they serve: limits and warnings."""
+"""Limits and warnings of the parts at their start."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The parts of `codehub up` are forked from one process, and none sees a trace of another."""
+"""The parts of `codehub up` are forked from one process, and share no state."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What `codehub doctor` reports about the isolation of process workspaces."""
+"""Report of `codehub doctor` about the isolation of process workspaces."""
 
 import pytest
 
@@ -48,7 +48,7 @@ async def test_isolation_that_could_not_be_probed_is_a_failure(monkeypatch: pyte
         (Isolation.NONE, True, Severity.WARN),
     ],
 )
-def test_a_missing_sandbox_is_as_bad_as_what_is_left(
+def test_the_severity_of_a_missing_sandbox_depends_on_the_remaining_isolation(
     isolation: Isolation, is_accepted: bool, level: Severity
 ) -> None:
     finding = process_checks.sandbox(

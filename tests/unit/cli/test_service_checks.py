@@ -1,4 +1,4 @@
-"""What `codehub doctor` reports about the addresses that CodeHub is served at."""
+"""Report of `codehub doctor` about the public addresses of CodeHub."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Settings out of range are refused, each by its name; generated from the settings themselves."""
+"""Settings out of range are refused by name. The cases are generated from the settings."""
 
 import math
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def numeric_settings() -> list[str]:
 
 
 def beyond(name: str) -> Iterator[float]:
-    """A value just outside of each bound."""
+    """Return a value just outside of each bound."""
     for bound in settings.Settings.model_fields[name].metadata:
         match bound:
             case annotated_types.Ge(ge=least):
@@ -48,7 +48,7 @@ def test_a_number_out_of_range_is_refused_by_name(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", numeric_settings())
 @pytest.mark.parametrize("value", ["soon", "", math.nan, math.inf, "1e999"])
-def test_what_is_no_number_is_refused_by_name(
+def test_a_value_that_is_not_a_number_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
     message = refused(monkeypatch, name, value)
@@ -80,7 +80,7 @@ def test_what_is_no_number_is_refused_by_name(
         ("INTERNAL_LISTEN", "unix:relative.sock"),
     ],
 )
-def test_a_wrong_word_is_refused_by_name_without_repeating_a_password(
+def test_an_invalid_value_is_refused_by_name_without_repeating_a_password(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     message = refused(monkeypatch, name, value)
@@ -101,19 +101,19 @@ def test_a_wrong_word_is_refused_by_name_without_repeating_a_password(
         ("INTERNAL_LISTEN", "unix:/run/codehub/api.sock"),
     ],
 )
-def test_every_form_of_address_is_taken(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_every_form_of_address_is_accepted(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     assert getattr(settings.load(), name.lower()) == value
 
 
-def test_every_wrong_setting_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_invalid_setting_gets_its_own_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNTIME", "vmware")
     lines = refused(monkeypatch, "PORT", 0).splitlines()
     assert sorted(line.split(":")[0] for line in lines) == ["PORT", "RUNTIME"]
 
 
 @pytest.mark.parametrize("name", ["images_file", "tls_cert_file", "tls_key_file"])
-def test_a_file_with_an_empty_name_is_none(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_empty_file_name_counts_as_unset(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name.upper(), "")
     assert getattr(settings.load(), name) is None
 
@@ -131,8 +131,8 @@ def test_plain_http_on_a_public_name_is_refused_unless_it_is_accepted(url: str) 
     assert settings.load(public_base_url=url, allow_insecure_http=True, **PUBLIC).insecure_http
 
 
-def test_plain_http_of_workspaces_on_a_public_name_needs_it_too() -> None:
-    """Their cookies and their traffic are as open as CodeHub's own."""
+def test_plain_http_of_workspaces_on_a_public_name_needs_acceptance_too() -> None:
+    """Their cookies and traffic are exposed like CodeHub's own."""
     with pytest.raises(SettingsError) as refusal:
         settings.load(public_base_url="http://localhost:8080", **PUBLIC)
     message = str(refusal.value)
@@ -142,7 +142,7 @@ def test_plain_http_of_workspaces_on_a_public_name_needs_it_too() -> None:
 @pytest.mark.parametrize("apps", [None, "", "localhost", "apps.localhost:8080"])
 @pytest.mark.parametrize("url", ["https://hub.example.org", "http://localhost:8080", "http://127.0.0.1", ""])
 def test_https_and_loopback_need_no_acceptance(url: str, apps: str | None) -> None:
-    """A proxy that ends TLS is https here: the address is the one that people type."""
+    """A proxy that terminates TLS counts as https, because PUBLIC_BASE_URL is the address in the browser."""
     domain = "apps.example.net" if url.startswith("https:") else apps
     for accepted in (False, True):
         loaded = settings.load(public_base_url=url, allow_insecure_http=accepted, apps_domain=domain)

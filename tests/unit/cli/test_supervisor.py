@@ -24,7 +24,7 @@ SLEEP = [sys.executable, "-c", "import signal; print('up', flush=True); signal.p
 
 
 class Sleeper:
-    """The smallest service there is."""
+    """Minimal service: a process that sleeps."""
 
     def __init__(self, directory: Path, name: str, command: list[str] = SLEEP) -> None:
         self.name = name
@@ -74,7 +74,7 @@ async def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
     "why", [OSError(errno.ENOSPC, "No space left on device"), asyncpg.TooManyConnectionsError("too many")]
 )
 async def test_a_part_that_cannot_be_started_is_tried_again(tmp_path: Path, why: Exception) -> None:
-    class Unlucky(Sleeper):
+    class FailsToStart(Sleeper):
         async def start(self) -> None:
             await super().start()
             if self.starts == 2:
@@ -82,7 +82,7 @@ async def test_a_part_that_cannot_be_started_is_tried_again(tmp_path: Path, why:
                 server_processes.end_child(self.process, [(signal.SIGKILL, 5)])
                 raise why
 
-    supervisor, part = Supervisor(tmp_path), Unlucky(tmp_path, "part")
+    supervisor, part = Supervisor(tmp_path), FailsToStart(tmp_path, "part")
     await supervisor.start(part)
     supervisor.restart_dead_services()
     try:
@@ -93,7 +93,7 @@ async def test_a_part_that_cannot_be_started_is_tried_again(tmp_path: Path, why:
         await supervisor.stop()
 
 
-async def test_a_log_that_cannot_be_kept_is_cut_and_the_others_too(
+async def test_a_log_that_cannot_be_rotated_is_truncated_and_others_are_rotated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codehub.cli.supervisor.LOG_CHECK_SECONDS", 0.01)
@@ -204,7 +204,7 @@ def test_a_process_of_another_boot_is_left_alone(tmp_path: Path, boot: dict[str,
     assert not (tmp_path / "children.json").exists()
 
 
-async def test_what_is_recorded_is_what_a_later_start_ends(tmp_path: Path) -> None:
+async def test_a_later_start_ends_the_recorded_processes(tmp_path: Path) -> None:
     supervisor, part = Supervisor(tmp_path), Sleeper(tmp_path, "api")
     await supervisor.start(part)
     try:

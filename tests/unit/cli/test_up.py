@@ -127,7 +127,7 @@ def test_a_first_start_on_a_port_in_use_leaves_nothing_behind(exists: bool) -> N
         shutil.rmtree(parent)
 
 
-def test_a_wrong_setting_is_one_sentence(tmp_path: Path) -> None:
+def test_an_invalid_setting_is_reported_in_one_sentence(tmp_path: Path) -> None:
     code, output = invoke("up", "--data-dir", str(tmp_path), TTL_STANDBY_SECONDS="soon")
     assert code == 1
     assert "TTL_STANDBY_SECONDS" in output

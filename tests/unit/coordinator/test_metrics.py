@@ -16,10 +16,10 @@ def value(metrics: Metrics, name: str) -> float:
 
 async def test_the_queue_shows_how_many_wait_and_how_long_the_first_has_waited() -> None:
     release = asyncio.Event()
-    begun: list[str] = []
+    started: list[str] = []
 
     async def work(key: str) -> None:
-        begun.append(key)
+        started.append(key)
         await release.wait()
 
     queue = WorkQueue(work, workers=1)
@@ -29,14 +29,14 @@ async def test_the_queue_shows_how_many_wait_and_how_long_the_first_has_waited()
         queue.add(key)
     queue.add("later", delay=3600)
     running = asyncio.create_task(queue.run())
-    await until(lambda: begun == ["a"], "the first to be worked on")
+    await until(lambda: started == ["a"], "the first item to start")
     assert value(metrics, "codehub_coordinator_queue_depth") == 2
     before = value(metrics, "codehub_coordinator_queue_oldest_seconds")
     await until(
         lambda: value(metrics, "codehub_coordinator_queue_oldest_seconds") > before > 0, "the wait to grow"
     )
     release.set()
-    await until(lambda: begun == ["a", "b", "c"], "the others to be worked on")
+    await until(lambda: started == ["a", "b", "c"], "the other items to start")
     assert value(metrics, "codehub_coordinator_queue_depth") == 0
     assert value(metrics, "codehub_coordinator_queue_oldest_seconds") == 0
     metrics.end_term()

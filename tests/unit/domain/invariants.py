@@ -45,12 +45,12 @@ RULES: list[Rule] = []
 
 NONE = Operation.NONE
 LOSS = (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
-CONTROLLERS_OWN = {
+CONTROLLER_COLUMNS = {
     "conditions", "observed_at", "phase", "phase_changed_at", "operation", "op_id", "op_started_at",
     "progress", "progress_at", "archive_op_id", "archive_key", "upstream", "error_count", "error_reason",
     "error_message", "next_retry_at", "started_at", "home_ctx",
 }  # fmt: skip
-NOT_THE_CONTROLLERS = tuple(field.name for field in fields(Workspace) if field.name not in CONTROLLERS_OWN)
+OTHER_COLUMNS = tuple(field.name for field in fields(Workspace) if field.name not in CONTROLLER_COLUMNS)
 
 
 def rule(check: Rule) -> Rule:
@@ -119,15 +119,15 @@ def observed_at_moves_with_a_condition(
 
 
 @rule
-def only_the_controllers_columns_change(
+def only_columns_of_the_controller_change(
     before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     old, new = before.__dict__, decision.after.__dict__
-    return all(old[name] is new[name] for name in NOT_THE_CONTROLLERS)
+    return all(old[name] is new[name] for name in OTHER_COLUMNS)
 
 
 @rule
-def it_has_a_sentence(before: Workspace, observation: Observation, decision: Decision) -> bool:
+def a_decision_has_a_sentence(before: Workspace, observation: Observation, decision: Decision) -> bool:
     return bool(decision.sentence.strip())
 
 
@@ -162,7 +162,7 @@ def a_claim_is_fresh_and_comes_before_any_effect(
 
 
 @rule
-def effects_belong_to_a_claim_that_stands(
+def effects_belong_to_a_committed_claim(
     before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     """Or, without an operation, to a waiting recovery, because the owner's choice is committed too.
@@ -321,12 +321,12 @@ def unknown_keeps_its_last_value(before: Workspace, observation: Observation, de
 def unknown_starts_nothing(before: Workspace, observation: Observation, decision: Decision) -> bool:
     unknown = isinstance(observation.container, Unknown) or isinstance(observation.volume, Unknown)
     container_known = not isinstance(observation.container, Unknown)
-    stop_of_the_deleted = (
+    stops_deleted = (
         container_known
         and before.error_reason in oracle.TERMINAL
         and decision.after.operation is Operation.STOPPING
     )
-    return not (unknown and claims(before, decision)) or stop_of_the_deleted
+    return not (unknown and claims(before, decision)) or stops_deleted
 
 
 @rule
@@ -376,7 +376,7 @@ def a_terminal_error_stays_until_a_recovery(
 
 
 @rule
-def error_is_left_alone_but_for_the_container_of_the_deleted(
+def error_only_removes_the_container_of_a_deleted_workspace(
     before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     if before.error_reason not in oracle.TERMINAL or not claims(before, decision):
@@ -435,7 +435,7 @@ def a_request_is_consumed_once_and_only_if_there(
 
 
 @rule
-def an_archive_key_is_committed_for_the_claim_that_made_it(
+def an_archive_key_is_committed_only_for_its_own_claim(
     before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     after = decision.after
@@ -458,7 +458,7 @@ def an_archive_key_is_committed_for_the_claim_that_made_it(
 
 
 @rule
-def a_home_is_taken_and_given_up_only_by_what_may(
+def a_home_is_adopted_and_given_up_only_by_permitted_operations(
     before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     after = decision.after

@@ -11,7 +11,7 @@ from codehub.domain.decision import DEFAULT_RULES, changed_columns
 from codehub.domain.judge import judge
 from codehub.domain.plan import plan
 from codehub.domain.states import ConditionName, Operation
-from tests.unit.domain import worlds
+from tests.unit.domain import enumerated_states
 from tests.unit.domain.builders import context, describe, observation, workspace
 
 OWN = Backends("process", "local-dir")
@@ -39,9 +39,9 @@ def test_the_sentence_names_both_backends(other: Backends, name: str) -> None:
 def test_no_observation_starts_ends_or_deletes_anything() -> None:
     operations = [item for item in Operation if item is not Operation.NONE]
     everything = chain(
-        worlds.without_operation(),
-        worlds.with_requests(),
-        *(worlds.under_way(operation) for operation in operations),
+        enumerated_states.without_operation(),
+        enumerated_states.with_requests(),
+        *(enumerated_states.under_way(operation) for operation in operations),
     )
     for before, seen in islice(everything, 0, None, EVERY):
         decision = plan(before, seen, ELSEWHERE)

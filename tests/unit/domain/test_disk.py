@@ -66,7 +66,7 @@ def test_below_a_quarter_of_the_reserve_expected_space_does_not_count() -> None:
     assert ids(choose_disk_actions(urgent, homes, RULES, NOW).stop) == ["a", "b"]
 
 
-def test_the_share_shrinks_with_the_last_quarter_so_that_a_small_writer_is_reached() -> None:
+def test_the_share_shrinks_with_the_last_quarter_so_that_small_homes_are_stopped_too() -> None:
     homes = [warned("writer", GIB), warned("other", 5 * GIB)]
     assert ids(choose_disk_actions(DiskState(free=250 * MIB), homes, RULES, NOW).stop) == ["other"]
     assert ids(choose_disk_actions(DiskState(free=25 * MIB), homes, RULES, NOW).stop) == ["other", "writer"]

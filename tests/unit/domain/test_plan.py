@@ -258,7 +258,7 @@ def test_progress_is_kept_with_its_time() -> None:
 
 
 @pytest.mark.parametrize("operation", [item for item in Operation if item is not Operation.NONE])
-def test_a_timeout_first_stops_what_was_begun(operation: Operation) -> None:
+def test_a_timeout_first_stops_the_running_job_or_container(operation: Operation) -> None:
     given = STORED if operation in (O.RESTORING, O.DELETING) else {}
     if operation in (O.ARCHIVING, O.STARTING, O.STOPPING):
         given = LIVE

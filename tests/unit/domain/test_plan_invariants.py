@@ -9,10 +9,10 @@ from codehub.domain.decision import Decision
 from codehub.domain.observation import Observation
 from codehub.domain.plan import plan
 from codehub.domain.states import Operation
-from tests.unit.domain import worlds
+from tests.unit.domain import enumerated_states
 from tests.unit.domain.builders import CLAIMED_AT, context, describe
+from tests.unit.domain.enumerated_states import World
 from tests.unit.domain.invariants import broken_rules
-from tests.unit.domain.worlds import World
 
 CONTEXT = context()
 
@@ -38,21 +38,21 @@ def check_idempotent(decision: Decision, observation: Observation) -> None:
 
 
 def test_without_an_operation() -> None:
-    check(worlds.without_operation(), is_idempotent=True)
+    check(enumerated_states.without_operation(), is_idempotent=True)
 
 
 def test_with_requests() -> None:
-    check(worlds.with_requests())
+    check(enumerated_states.with_requests())
 
 
 @pytest.mark.parametrize("operation", [item for item in Operation if item is not Operation.NONE])
 def test_under_way(operation: Operation) -> None:
-    check(worlds.under_way(operation))
+    check(enumerated_states.under_way(operation))
 
 
 @pytest.mark.parametrize("operation", [item for item in Operation if item is not Operation.NONE])
 def test_an_observation_older_than_the_claim_neither_starts_nor_ends_anything(operation: Operation) -> None:
-    for workspace, observation in worlds.under_way(operation):
+    for workspace, observation in enumerated_states.under_way(operation):
         if workspace.op_started_at != CLAIMED_AT or workspace.error_count:
             continue
         claimed_later = replace(workspace, op_started_at=CONTEXT.now)

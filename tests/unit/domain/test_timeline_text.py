@@ -19,7 +19,7 @@ from codehub.domain.states import DesiredState, Operation
         (150, "Started in 2 min."),
     ],
 )
-def test_a_finished_operation_names_how_long_it_took(seconds: float, expected: str) -> None:
+def test_a_finished_operation_shows_its_duration(seconds: float, expected: str) -> None:
     assert timeline_text.finished(Operation.STARTING, timedelta(seconds=seconds)) == expected
 
 

@@ -62,5 +62,5 @@ def test_an_ordinary_name_stays_as_it_is(name: str) -> None:
         ("a" * 62 + " b", "a" * 62),
     ],
 )
-def test_the_host_name_is_made_of_the_name(name: str, host: str) -> None:
+def test_the_host_name_contains_the_name(name: str, host: str) -> None:
     assert as_host_name(name, ID) == host

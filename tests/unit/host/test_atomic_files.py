@@ -43,7 +43,7 @@ def test_permissions_and_group_are_set_whatever_the_umask(path: Path) -> None:
     assert path.stat().st_gid == os.getegid()
 
 
-def test_the_staged_file_of_a_killed_writer_is_taken_over(path: Path) -> None:
+def test_the_staged_file_of_a_killed_writer_is_overwritten(path: Path) -> None:
     staged = path.with_name("other.new")
     staged.write_bytes(b"half of something longer")
     replace_file(path, b"whole", staged=staged)

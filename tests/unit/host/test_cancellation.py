@@ -24,7 +24,7 @@ NO_DATABASE = "postgresql+asyncpg:///none"
 
 
 class Swallowing:
-    """A library that swallows a cancellation, and then returns, or raises an error of its own."""
+    """Library call that swallows a cancellation, and then returns or raises its own error."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.called = asyncio.Event()
@@ -104,7 +104,7 @@ async def test_a_loop_ends_although_a_library_swallowed_its_cancellation(
 DATABASE = (LOOPS["ended sessions"], LOOPS["routes"], LOOPS["workspace events"])
 
 
-async def test_a_time_out_is_no_cancellation() -> None:
+async def test_a_timeout_is_not_a_cancellation() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
             await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""A file that carries its name is complete and flushed, and its directory too."""
+"""A file with its final name is complete and flushed, and so is its directory."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from codehub.host.durable_files import (
 
 @pytest.fixture
 def flushed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of what was flushed, as they were at that moment."""
+    """Names of the flushed files at the moment of their flush."""
     names: list[str] = []
     real = os.fsync
 

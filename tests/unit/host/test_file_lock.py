@@ -64,7 +64,7 @@ def test_a_child_that_inherits_the_descriptor_holds_the_lock(path: Path) -> None
     assert not is_locked(path)
 
 
-def test_the_lock_of_a_removed_file_is_not_taken_for_that_of_its_successor(path: Path) -> None:
+def test_the_lock_of_a_removed_file_does_not_count_for_its_successor(path: Path) -> None:
     descriptor = try_lock(path)
     assert descriptor is not None and is_file_at(descriptor, path)
     path.unlink()
@@ -83,7 +83,7 @@ def test_a_lock_is_not_taken_through_a_symbolic_link(path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_directory", [True, False])
-def test_a_second_caller_waits_and_is_told_so(path: Path, is_directory: bool) -> None:
+def test_a_second_caller_waits_and_is_notified(path: Path, is_directory: bool) -> None:
     if is_directory:
         path.mkdir()
     waits, order = threading.Event(), []

@@ -1,4 +1,4 @@
-"""A file system is flushed beside the work and after it, and no failed write is lost."""
+"""A file system is flushed during the work and after it, and a failed flush is reported."""
 
 import os
 from pathlib import Path

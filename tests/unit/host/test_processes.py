@@ -24,7 +24,7 @@ ODD, HEADLESS = f"an (odd) argument of {os.getpid()}", f"headless, of {os.getpid
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    # A parent with a child, and a name that would confuse a careless reader of /proc/PID/stat.
+    # A parent with a child, and a name with parentheses, which /proc/PID/stat does not escape.
     code = "import subprocess; subprocess.run(['sleep', '300'])"
     process = subprocess.Popen([sys.executable, "-c", code, ODD], env={"MARK": "here", "PATH": os.defpath})
     yield process
@@ -40,15 +40,15 @@ def wait_for_child(pid: int) -> dict[ProcessId, int]:
     Before that it has its parent's arguments.
     """
 
-    def begun() -> dict[ProcessId, int] | None:
+    def started() -> dict[ProcessId, int] | None:
         found = descendants(pid)
         names = [Path(f"/proc/{child.pid}/cmdline").read_bytes() for child in found]
         return found if names and all(name.startswith(b"sleep\0") for name in names) else None
 
-    return wait_for(begun, "the child", every=0.001) or {}
+    return wait_for(started, "the child", every=0.001) or {}
 
 
-def test_a_process_is_itself_until_it_ends(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_process_keeps_its_identity_until_it_ends(sleeper: subprocess.Popen[bytes]) -> None:
     process = ProcessId.of(sleeper.pid)
     assert process is not None and process.is_alive()
     assert not ProcessId(process.pid, process.started + 1).is_alive()

@@ -108,13 +108,13 @@ def test_labels_identify_installation_and_workspace() -> None:
     assert name_of("w1") == "codehub-ws-w1"
 
 
-def test_it_has_its_address_in_its_network_alone() -> None:
+def test_a_container_has_its_address_only_in_its_own_network() -> None:
     assert config()["HostConfig"]["NetworkMode"] == "a-network"
     endpoints = config()["NetworkingConfig"]["EndpointsConfig"]
     assert endpoints == {"a-network": {"IPAMConfig": {"IPv4Address": "10.222.0.2"}}}
 
 
-def test_the_host_name_is_made_of_the_workspaces_name() -> None:
+def test_the_host_name_contains_the_workspaces_name() -> None:
     assert config(replace(SPEC, name="My Project"))["Hostname"] == "my-project"
     assert config(replace(SPEC, name="한글"))["Hostname"] == "w1"
 
@@ -140,7 +140,7 @@ def test_another_attempt_is_the_same_configuration() -> None:
         replace(SPEC, image=replace(IMAGE, port=9000)),
     ],
 )
-def test_what_matters_changes_the_hash(changed: WorkloadSpec) -> None:
+def test_a_relevant_change_changes_the_hash(changed: WorkloadSpec) -> None:
     assert desired_hash(changed, SETTINGS) != desired_hash(SPEC, SETTINGS)
 
 

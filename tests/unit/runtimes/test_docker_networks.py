@@ -87,9 +87,9 @@ def may_reach(allowed: tuple[str, ...], host: str, *, is_local: bool = False) ->
 def test_the_hosts_name_servers_may_be_asked_before_anything_is_denied(server: str) -> None:
     """Azure's name server has the address of a denied service."""
     rules = chain((), (server,))
-    asked = next(index for index, rule in enumerate(rules) if rule.startswith(f"-d {server} -p udp"))
-    assert "--dport 53" in rules[asked]
-    assert not any(rule.endswith("DROP") for rule in rules[:asked])
+    dns_rule = next(index for index, rule in enumerate(rules) if rule.startswith(f"-d {server} -p udp"))
+    assert "--dport 53" in rules[dns_rule]
+    assert not any(rule.endswith("DROP") for rule in rules[:dns_rule])
 
 
 def test_private_networks_the_host_and_its_workspaces_are_denied() -> None:

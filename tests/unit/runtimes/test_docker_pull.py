@@ -53,10 +53,10 @@ async def test_the_next_start_retries_a_pull_that_lost_its_engine() -> None:
 async def test_an_engine_that_goes_away_at_every_pull_fails_the_start() -> None:
     engine = FailingEngine(EngineUnavailable("the Docker engine does not answer (Connection reset)"))
     pulls = await pulled(engine)
-    asked = 0
+    attempts = 0
     with pytest.raises(RuntimeFailure, match="interrupting the pull of the image image:1") as failure:
-        while asked < 1000:
-            asked += not await pulls.ensure("image:1", "w1")
+        while attempts < 1000:
+            attempts += not await pulls.ensure("image:1", "w1")
             await asyncio.sleep(0)
     assert failure.value.reason is ErrorReason.Unreachable
     assert engine.pulls == 9

@@ -23,7 +23,7 @@ def may_reach(allowed: tuple[str, ...], own: list[str], host: str) -> bool:
     return True
 
 
-def test_the_resolver_is_asked_for_names_and_nothing_else() -> None:
+def test_the_resolver_can_be_reached_only_for_dns() -> None:
     """Its other ports would be those of the name server, which may be the host itself."""
     found = [
         rule for rule in routing_rules(Egress(8080), OWN, "198.19.255.3") if rule.network == "198.19.255.3"
@@ -34,7 +34,7 @@ def test_the_resolver_is_asked_for_names_and_nothing_else() -> None:
     ]
 
 
-def test_of_this_machine_only_codehubs_port_is_allowed() -> None:
+def test_only_codehubs_port_of_this_machine_is_allowed() -> None:
     found = [rule for rule in routing_rules(Egress(8080), OWN, "r") if rule.network == "192.0.2.2/32"]
     assert found == [Rule("192.0.2.2/32", True, IPPROTO_TCP, 8080), Rule("192.0.2.2/32", False)]
 
@@ -45,7 +45,7 @@ def test_no_rule_allows_loopback() -> None:
     )
 
 
-def test_what_is_allowed_comes_before_what_is_denied() -> None:
+def test_allow_rules_precede_deny_rules() -> None:
     found = routing_rules(Egress(8080, allowed=("10.1.0.0/16",)), OWN, "r")
     assert found.index(Rule("10.1.0.0/16", True)) < found.index(Rule("10.0.0.0/8", False))
     assert {rule.network for rule in found if not rule.allowed} >= set(DENIED_NETWORKS)

@@ -60,12 +60,12 @@ async def test_other_answers_are_not(socket_path: Path, status: str) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0-x\r\n", b"x" * 100_000, b"HTTP/1.1 20\r\n"])
-async def test_what_is_not_http_is_not_ready(socket_path: Path, answer: bytes) -> None:
+async def test_a_response_that_is_not_http_is_not_ready(socket_path: Path, answer: bytes) -> None:
     async with server(socket_path, answer):
         assert await why_not_ready(f"unix:{socket_path}", "/") is not None
 
 
-async def test_silence_is_not_ready_and_does_not_last(socket_path: Path) -> None:
+async def test_a_server_that_does_not_answer_times_out_and_is_not_ready(socket_path: Path) -> None:
     async with server(socket_path, None):
         assert "within 0.05 s" in (await why_not_ready(f"unix:{socket_path}", "/", within=0.05) or "")
 

@@ -65,7 +65,7 @@ def test_a_tree_with_more_names_than_one_read_returns_is_removed(
     assert not top.exists()
 
 
-def test_what_links_point_to_stays(tmp_path: Path) -> None:
+def test_the_targets_of_links_are_not_removed(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").touch()

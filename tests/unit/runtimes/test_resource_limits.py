@@ -147,7 +147,7 @@ def test_a_hybrid_machine_uses_the_hierarchies_that_have_controllers(tmp_path: P
     assert find_cgroups(text, "3:pids:/\n0::/\n", is_root=True).version == 1
 
 
-def test_under_root_keepers_leave_the_service_wherever_systemd_looks_for_its_processes(
+def test_under_root_keepers_leave_the_groups_in_which_systemd_tracks_its_services(
     tmp_path: Path,
 ) -> None:
     for name in ("pids", "systemd"):

@@ -55,7 +55,7 @@ def test_a_home_comes_back_with_every_property(home: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("cores", [1, 2, 4])
-def test_on_however_many_cores(
+def test_a_home_round_trips_on_any_number_of_cores(
     home: Path, tmp_path: Path, cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "large").write_bytes(os.urandom(1 << 20) * 40)
@@ -180,7 +180,7 @@ def test_a_file_that_changes_while_it_is_read_fails_the_archive(tmp_path: Path) 
         list(chunks)
 
 
-def test_a_store_that_takes_nothing_holds_the_home_back(tmp_path: Path) -> None:
+def test_a_stalled_store_pauses_the_reading_of_the_home(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "bulk").write_bytes(os.urandom(160 << 20))
     read: list[int] = []
@@ -413,7 +413,7 @@ def test_names_that_no_disk_takes_fill_neither_memory_nor_disk(tmp_path: Path) -
         assert tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:
         tracemalloc.stop()
-    assert seen[-1] < count // 2, "tar goes on complaining"
+    assert seen[-1] < count // 2, "tar kept reporting errors"
 
 
 def test_zeros_are_unpacked_in_little_memory(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def allocated(*paths: Path) -> int:
     return sum(path.lstat().st_blocks * 512 for path in paths)
 
 
-def test_a_home_is_as_large_as_what_it_holds_on_the_disk(tmp_path: Path) -> None:
+def test_the_size_of_a_home_is_its_allocated_space(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "deep").mkdir()
     (tmp_path / "a" / "deep" / "file").write_bytes(bytes(400 * KIB))

@@ -25,7 +25,9 @@ def test_a_small_home_has_small_parts_whatever_its_disk_holds(
     assert part_size(size_limit(tmp_path, [])) == part_size(0)
 
 
-def test_a_large_home_has_parts_that_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_home_has_parts_that_are_large_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with (tmp_path / "du").open("w") as script:
         script.write(f"#!/bin/sh\necho {800 * GIGABYTE} home\n")
     (tmp_path / "du").chmod(0o755)

@@ -114,7 +114,7 @@ async def test_a_home_without_a_marker_is_not_ready_and_kept_aside(
     assert (home.parent / ".aside-op1" / "work").read_text() == "precious"
 
 
-async def test_what_is_set_aside_never_replaces_what_was_set_aside(volumes: LocalVolumes) -> None:
+async def test_a_home_that_is_set_aside_replaces_no_earlier_one(volumes: LocalVolumes) -> None:
     for content in ("one", "two"):
         home = volumes.path(KEY)
         home.mkdir(parents=True)
@@ -139,7 +139,7 @@ async def test_a_home_is_set_aside_only_if_its_generation_is_given(volumes: Loca
     assert (volumes.path(KEY).parent / ".aside-op1" / "work").read_text() == "precious"
 
 
-async def test_a_marker_without_a_home_is_no_volume(volumes: LocalVolumes) -> None:
+async def test_a_marker_without_a_home_is_not_a_volume(volumes: LocalVolumes) -> None:
     await volumes.provision(KEY, FIRST, epoch=1, uid=None)
     volumes.path(KEY).rmdir()
     assert await volumes.status(KEY) is None
@@ -153,7 +153,7 @@ async def test_a_late_leader_is_fenced_out(volumes: LocalVolumes) -> None:
         pass
     with pytest.raises(StaleEpoch):
         async with volumes.hold(KEY, epoch=4):
-            pytest.fail("a late leader got in")
+            pytest.fail("a late leader was not rejected")
     with pytest.raises(StaleEpoch):
         await volumes.provision(KEY, FIRST, epoch=4, uid=None)
     assert await volumes.status(KEY) is None
@@ -167,7 +167,7 @@ async def test_a_home_that_is_locked_is_busy_for_others(volumes: LocalVolumes) -
     async with volumes.hold(KEY, epoch=1):
         with pytest.raises(VolumeBusy):
             async with volumes.hold(KEY, epoch=1):
-                pytest.fail("two hold one home")
+                pytest.fail("two processes hold one home")
         with pytest.raises(VolumeBusy):
             await volumes.provision(KEY, FIRST, epoch=1, uid=None)
         async with volumes.hold("users/u1/workspaces/w2/home", epoch=1):
@@ -198,7 +198,7 @@ async def _eventually_free(volumes: LocalVolumes) -> None:
         except VolumeBusy:
             return False
 
-    await eventually(is_free, "the lock to be let go")
+    await eventually(is_free, "the lock to be released")
 
 
 async def test_a_missing_disk_is_unknown_not_empty(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_everything_is_written_in_order_and_the_caller_is_ahead(pipe: Pipe) -> N
     ended.join()
 
 
-def test_a_reader_that_is_far_behind_is_waited_for(pipe: Pipe) -> None:
+def test_the_writer_waits_for_a_slow_reader(pipe: Pipe) -> None:
     reading, writing = pipe
     behind = WriteBehind(writing)
     given: list[int] = []
@@ -47,13 +47,13 @@ def test_a_reader_that_is_far_behind_is_waited_for(pipe: Pipe) -> None:
 
     giver = threading.Thread(target=give)
     giver.start()
-    wait_for(lambda: len(given) >= 8, "the room that there is")
+    wait_for(lambda: len(given) >= 8, "the buffer to be full")
     assert len(given) < 12
     assert len(reading.read()) == 40 << 20
     giver.join()
 
 
-def test_a_reader_that_goes_away_raises_and_blocks_nothing(pipe: Pipe) -> None:
+def test_a_closed_reader_raises_and_blocks_nothing(pipe: Pipe) -> None:
     reading, writing = pipe
     behind = WriteBehind(writing)
     reading.close()

@@ -32,8 +32,8 @@ from tests.reachability import (
 from tests.services import System, processes_of, run
 from tests.workspace_client import WorkspaceClient
 
-OUR_FILES = {"/etc/passwd", "/etc/group", CODE_SERVER_CONFIG}
-THE_ENGINES_FILES = {"/etc/resolv.conf", "/etc/hostname", "/etc/hosts", "/sbin/docker-init"}
+CODEHUB_FILES = {"/etc/passwd", "/etc/group", CODE_SERVER_CONFIG}
+ENGINE_FILES = {"/etc/resolv.conf", "/etc/hostname", "/etc/hosts", "/sbin/docker-init"}
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class SystemFixture:
 
     engine: OwnEngine
     system: DockerSystem
-    asking: Container
+    prober: Container
     other: Container
 
 
 @pytest.fixture(scope="module")
-def stage(own_engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemFixture]:
+def running(own_engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemFixture]:
     images = write_images(tmp_path_factory.mktemp("images"))
     system = on_engine(own_engine, IMAGES_FILE=images, HOST="0.0.0.0")
     try:
@@ -93,16 +93,16 @@ def stage(own_engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def set_up(engine: OwnEngine, system: DockerSystem) -> SystemFixture:
-    asking, other, archived = (
+    prober, other, archived = (
         WorkspaceClient(system),
         WorkspaceClient(system),
         WorkspaceClient(system, state="ARCHIVED"),
     )
-    asking.wait_for_phase("RUNNING")
+    prober.wait_for_phase("RUNNING")
     other.wait_for_phase("RUNNING")
     archived.wait_for_phase("ARCHIVED")
     (other.home / "private").write_text("secret")
-    return SystemFixture(engine, system, container(engine, asking), container(engine, other))
+    return SystemFixture(engine, system, container(engine, prober), container(engine, other))
 
 
 def container(engine: OwnEngine, owner: WorkspaceClient) -> Container:
@@ -110,8 +110,8 @@ def container(engine: OwnEngine, owner: WorkspaceClient) -> Container:
     return Container(owner, description)
 
 
-def test_of_everything_that_listens_only_the_public_port_is_reached(stage: SystemFixture) -> None:
-    system, engine = stage.system, stage.engine
+def test_a_container_reaches_only_the_public_port(running: SystemFixture) -> None:
+    system, engine = running.system, running.engine
     processes = processes_on_host([*processes_of(system.data_dir), *processes_of(engine.directory)])
     sockets = listening_sockets(processes)
     assert {Path(name).name for name in sockets} >= {
@@ -119,38 +119,38 @@ def test_of_everything_that_listens_only_the_public_port_is_reached(stage: Syste
     }  # fmt: skip
     assert listening_ports(processes) == {system.port}
 
-    public = {f"{address}:{system.port}" for address in (stage.asking.gateway, own_addresses()[0])}
-    closed = {*sockets, f"127.0.0.1:{system.port}", stage.other.ide}
+    public = {f"{address}:{system.port}" for address in (running.prober.gateway, own_addresses()[0])}
+    closed = {*sockets, f"127.0.0.1:{system.port}", running.other.ide}
     assert successes(connect_from_host(*closed, *public)) == {*closed, *public}
-    with listening(f"{stage.asking.owner.home}/s") as socket:
+    with listening(f"{running.prober.owner.home}/s") as socket:
         os.chmod(socket, 0o666)
-        reachable = {stage.asking.ide, f"{HOME}/s"}  # proves that the probe itself works
-        reached = stage.asking.reaches(*closed, *public, *reachable, dropped=[stage.other.ide])
+        reachable = {running.prober.ide, f"{HOME}/s"}  # proves that the probe itself works
+        reached = running.prober.reaches(*closed, *public, *reachable, dropped=[running.other.ide])
         assert reached == {*public, *reachable}
 
 
-def test_nothing_below_the_data_directory_or_the_engines_is_read(stage: SystemFixture) -> None:
-    data_dir, engine_dir = stage.system.data_dir, stage.engine.directory
+def test_a_container_reads_no_file_of_the_data_directory_or_the_engine(running: SystemFixture) -> None:
+    data_dir, engine_dir = running.system.data_dir, running.engine.directory
     paths = [*paths_below(data_dir), str(engine_dir), *map(str, engine_dir.iterdir())]
     read = successes(read_from_host(*paths))
     for part in ("jobs", "archives", "logs", "volumes", "runtime", "postgres", "redis"):
         assert any(Path(path).is_relative_to(data_dir / part) for path in read), part
-    assert {str(stage.other.owner.home / "private"), str(engine_dir / "data")} <= read
-    assert stage.asking.reads(*paths, "/etc/passwd") == {"/etc/passwd"}
+    assert {str(running.other.owner.home / "private"), str(engine_dir / "data")} <= read
+    assert running.prober.reads(*paths, "/etc/passwd") == {"/etc/passwd"}
 
 
-def test_its_only_mounts_are_its_home_and_files_that_it_cannot_write(stage: SystemFixture) -> None:
-    mounts = stage.asking.description["Mounts"]
+def test_a_container_mounts_only_its_home_and_read_only_files(running: SystemFixture) -> None:
+    mounts = running.prober.description["Mounts"]
     sources = {mount["Destination"]: mount["Source"] for mount in mounts if mount["RW"]}
-    assert sources == {HOME: str(stage.asking.owner.home)}
-    assert {mount["Destination"] for mount in mounts if not mount["RW"]} == OUR_FILES
-    table = Path(f"/proc/{stage.asking.first_process}/mountinfo").read_text()
+    assert sources == {HOME: str(running.prober.owner.home)}
+    assert {mount["Destination"] for mount in mounts if not mount["RW"]} == CODEHUB_FILES
+    table = Path(f"/proc/{running.prober.first_process}/mountinfo").read_text()
     places = {line.split()[4] for line in table.splitlines()}
     assert {place for place in places if not place.startswith(("/proc", "/sys", "/dev"))} == {
-        "/", HOME, *OUR_FILES, *THE_ENGINES_FILES,
+        "/", HOME, *CODEHUB_FILES, *ENGINE_FILES,
     }  # fmt: skip
-    for file in (*OUR_FILES, *THE_ENGINES_FILES):
-        assert stage.engine.inside(stage.asking.owner.id, f"echo x >> {file}").returncode != 0, file
+    for file in (*CODEHUB_FILES, *ENGINE_FILES):
+        assert running.engine.inside(running.prober.owner.id, f"echo x >> {file}").returncode != 0, file
 
 
 @pytest.mark.full  # a second system; runtimes/test_process_reach.py probes a similar socket

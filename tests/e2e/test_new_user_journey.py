@@ -1,4 +1,4 @@
-"""The story of a new user with real code-server: in Chromium, and with curl as four kinds of users."""
+"""Journey of a new user with real code-server, in Chromium and with curl, and access checks."""
 
 import functools
 import json
@@ -37,7 +37,9 @@ def hub(browser: Browser) -> Iterator[Hub]:
         yield made
 
 
-def test_the_story(hub: Hub, browser: Browser, screenshots: Path) -> None:
+def test_a_new_user_edits_archives_and_restores_a_workspace(
+    hub: Hub, browser: Browser, screenshots: Path
+) -> None:
     newcomer = {"username": "newcomer", "password": PASSWORD, "role": "user"}
     assert hub.client.post("/api/v1/users", json=newcomer).status_code == 201
     visitor = DashboardUser(new_context(browser), hub.system, screenshots)
@@ -134,14 +136,14 @@ def test_an_admin_sets_a_password_with_their_own_and_finds_it_in_the_audit_log(
 
 def test_the_api_page_loads_nothing_from_other_hosts(hub: Hub) -> None:
     page = hub.context.new_page()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
     page.goto(f"{hub.system.base_url}/docs")
     calls = page.get_by_test_id("api-operation")
     expect(calls.filter(has_text="/api/v1/workspaces/{workspace_id}/recover")).to_be_visible()
     calls.filter(has_text="Create Workspace").locator("summary").click()
     expect(calls.filter(has_text="Create Workspace").get_by_text("desired_state").first).to_be_visible()
-    assert all(url.startswith(hub.system.base_url) for url in asked), asked
+    assert all(url.startswith(hub.system.base_url) for url in requested), requested
     page.close()
 
 
@@ -176,7 +178,7 @@ class Curl:
         return wait_for(settled, phase, every=0.2)
 
 
-def test_the_story_with_curl_and_access_checks(hub: Hub, tmp_path: Path) -> None:
+def test_the_same_journey_with_curl_and_access_checks(hub: Hub, tmp_path: Path) -> None:
     curl = Curl(hub.system, tmp_path / "cookies")
     curl.sign_in("admin", ADMIN_PASSWORD)
     status, made = curl("POST", "/api/v1/workspaces", {"name": "by curl"})
@@ -225,14 +227,14 @@ def check_access(system: System, curl: Curl, workspace_id: str) -> None:
     entry_url = f"{system.base_url}/w/{workspace_id}/"
     own_host = f"{workspace_id}.localhost:{system.port}"
     visitors = {
-        "nobody": httpx.Client(timeout=PATIENCE),
+        "stranger": httpx.Client(timeout=PATIENCE),
         "other": system.client("other", PASSWORD),
         "chief": system.client("chief", PASSWORD),
         "owner": system.client("admin", ADMIN_PASSWORD),
     }
     answers = {name: visitor.get(entry_url, headers=NAVIGATION) for name, visitor in visitors.items()}
-    assert answers["nobody"].status_code == 302
-    assert "/login?next=" in answers["nobody"].headers["location"]
+    assert answers["stranger"].status_code == 302
+    assert "/login?next=" in answers["stranger"].headers["location"]
     assert answers["other"].status_code == 403
     assert answers["chief"].status_code == 403, "an admin cannot open it"
     assert answers["owner"].status_code == 302

@@ -1,4 +1,4 @@
-"""A small model to explore completely: one workspace, its container, home, archives and jobs."""
+"""Model of one workspace with its container, home, archives and jobs, and a controller to step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -65,7 +65,7 @@ class Job:
 
 @dataclass
 class World:
-    """The real state. `written`: newest version of the home that its user has made."""
+    """Real state of the resources. `written`: newest version of the home that its user has made."""
 
     home: Home | None = None
     container: Container | None = None
@@ -156,7 +156,7 @@ class World:
 
 
 @dataclass
-class Walk:
+class SteppedController:
     """Controller of the workspace, run step by step."""
 
     world: World = field(default_factory=World)
