@@ -83,7 +83,7 @@ async def test_every_route_has_a_row(api: Api) -> None:
     assert routes == set(MATRIX) | STREAMS
 
 
-async def test_the_matrix_holds(api: Api) -> None:
+async def test_every_call_checks_its_caller(api: Api) -> None:
     wrong = []
     for call, rows in MATRIX.items():
         for row in rows:

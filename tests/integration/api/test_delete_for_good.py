@@ -50,7 +50,7 @@ async def test_the_name_confirms_a_permanent_delete(api: Api) -> None:
     assert any(item["message"].startswith("Deleted for good, without an archive") for item in timeline)
 
 
-async def test_an_undelete_takes_the_waiver_back(api: Api) -> None:
+async def test_an_undelete_restores_the_grace_period(api: Api) -> None:
     ada = await api.quick_client("ada", Role.USER)
     made = await api.workspace(ada, name=NAME)
     await delete(ada, made["id"], without_archive="true", confirm=NAME)

@@ -129,7 +129,7 @@ async def test_readiness_and_metrics_are_not_on_the_api_itself(api: Api, dist: P
 async def test_the_internal_listener_serves_health_readiness_and_metrics(
     settings: Settings, api: Api
 ) -> None:
-    """The whole server, as `codehub serve api` runs it."""
+    """Run the complete server, as `codehub serve api` does."""
     data_dir = short_temp_dir()
     settings = settings.model_copy(update={"data_dir": data_dir})
     server, listening = make_server(settings), listen(settings.api_listen_address)
@@ -138,25 +138,25 @@ async def test_the_internal_listener_serves_health_readiness_and_metrics(
         await until(lambda: server.started, "the API to answer")
         address = settings.internal_addresses("api")[0]
 
-        async def ask(path: str) -> tuple[int, bytes]:
+        async def get(path: str) -> tuple[int, bytes]:
             return await asyncio.to_thread(internal_http.get, address, path, PATIENCE)
 
-        assert await ask("/healthz") == (200, b'{"status": "ok"}\n')
-        status, body = await ask("/readyz")
+        assert await get("/healthz") == (200, b'{"status": "ok"}\n')
+        status, body = await get("/readyz")
         assert status == 503 and json.loads(body)["ready"] is False
         assert set(json.loads(body)["checks"]["coordinator"]) == {"ok", "message", "remedy"}
         await _set_leader(api, "0 seconds")
         await _claim_storage(api)
-        status, body = await ask("/readyz")
+        status, body = await get("/readyz")
         assert status == 200 and json.loads(body)["degraded"] == list(LEADER_CHECKS)
 
         transport = httpx.AsyncHTTPTransport(uds=str(settings.api_socket))
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
             await client.get("/api/v1/workspaces/01hzy0000000000000000000aa")
-        status, body = await ask("/metrics")
+        status, body = await get("/metrics")
         assert status == 200 and b'route="/api/v1/workspaces/{workspace_id}"' in body
         assert b"01hzy" not in body
-        assert (await ask("/api/v1/session"))[0] == 404
+        assert (await get("/api/v1/session"))[0] == 404
     finally:
         server.should_exit = True
         await serving

@@ -40,7 +40,7 @@ async def test_fifty_parallel_starts_never_exceed_the_limit(api: Api) -> None:
     assert (await alice.get("/api/v1/session")).json()["limits"] == {"max_running_per_user": 2, "running": 2}
 
 
-async def test_over_the_limit_is_429_and_creates_nothing(api: Api) -> None:
+async def test_a_create_above_the_limit_is_a_429_and_creates_nothing(api: Api) -> None:
     alice = await api.quick_client("alice", Role.USER)
     for number in range(2):
         await api.workspace(alice, name=f"w{number}", desired_state="RUNNING")

@@ -1,4 +1,4 @@
-"""During a flood of random session cookies, look-ups are bounded and valid sessions do not wait."""
+"""A flood of random session cookies costs bounded look-ups and delays no valid session."""
 
 import asyncio
 

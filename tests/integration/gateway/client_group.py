@@ -1,4 +1,4 @@
-"""Thousands of raw clients, cheap enough to leave the processor to the gateway."""
+"""Thousands of raw clients, which use little processor time beside the gateway."""
 
 import asyncio
 from typing import cast

@@ -57,7 +57,7 @@ def test_the_table_is_large_and_has_no_duplicate() -> None:
     [(mode, name) for mode in Mode.BOTH.value for name, case in TABLE.items() if mode in case.mode.value],
     indirect=["runner"],
 )
-async def test_case(runner: CaseRunner, name: str) -> None:
+async def test_each_case_of_the_conformance_table(runner: CaseRunner, name: str) -> None:
     case = TABLE[name]
     check(runner, case, await runner.run(case))
     if case.is_repeatable:

@@ -17,7 +17,7 @@ from tests.waiting import eventually, until
 REQUESTS = 100_000 if EVERYTHING else 10_000
 UPGRADES = 10_000 if EVERYTHING else 800
 WAVE = UPGRADES // 2
-"""Upgrades between two measurements, always the same number: memory grows with parallel ends."""
+"""Upgrades between two measurements. Memory grows with the number that end at once."""
 CONNECTIONS = 50
 PIPELINED = 50
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"

@@ -122,8 +122,8 @@ async def test_a_port_is_entered_with_a_ticket(origin_mode: World, app: App) -> 
     answer = await browser.open(f"http://{host}/a?b=c")
     assert (answer.status, answer.body, answer.url) == (200, "hello", f"http://{host}/a?b=c")
     browser.jar[host] |= {"mine": "1", "session": SESSION}
-    ask = f"GET /a?b=c HTTP/1.1\r\nHost: {{}}\r\nCookie: {browser.cookies_of(host)}\r\n{NAVIGATE}\r\n"
-    head, body = await origin_mode.ask(ask.format(host))
+    request = f"GET /a?b=c HTTP/1.1\r\nHost: {{}}\r\nCookie: {browser.cookies_of(host)}\r\n{NAVIGATE}\r\n"
+    head, body = await origin_mode.ask(request.format(host))
     assert (status(head), body) == (200, b"hello")
     seen = app.heads[-1].decode()
     assert seen.startswith("GET /a?b=c HTTP/1.1\r\n") and "cookie: mine=1\r\n" in seen
@@ -133,7 +133,7 @@ async def test_a_port_is_entered_with_a_ticket(origin_mode: World, app: App) -> 
         origin_mode.host,
         host_of(origin_mode, app.port + 1),
     ):  # the cookie is valid for no other host
-        assert status((await origin_mode.ask(ask.format(other)))[0]) == 302
+        assert status((await origin_mode.ask(request.format(other)))[0]) == 302
 
 
 async def test_a_ticket_for_one_port_is_valid_for_no_other(origin_mode: World, app: App) -> None:
@@ -158,8 +158,8 @@ async def test_only_the_owner_reaches_a_port(origin_mode: World, app: App) -> No
         assert status((await origin_mode.ask(unknown))[0]) == 404
     bob = origin_mode.cookie(session="bob-session", host=host_of(origin_mode, app.port))
     for more in (NAVIGATE, FETCH):
-        ask = to_port(origin_mode, app.port, more=f"{more}Cookie: {bob}\r\n", cookie=False)
-        assert status((await origin_mode.ask(ask))[0]) == 403
+        request = to_port(origin_mode, app.port, more=f"{more}Cookie: {bob}\r\n", cookie=False)
+        assert status((await origin_mode.ask(request))[0]) == 403
     assert not app.heads
 
 
@@ -174,8 +174,8 @@ async def test_an_invalid_port_is_not_found(origin_mode: World, path_mode: World
     head, _ = await path_mode.ask(path_mode.entrance(f"/absproxy/{garbage}/x"))
     assert status(head) == 404
     for more in (NAVIGATE, FETCH):
-        ask = f"GET / HTTP/1.1\r\nHost: {host_of(origin_mode, garbage)}\r\n{more}\r\n"
-        assert status((await origin_mode.ask(ask))[0]) == (400 if "%" in garbage else 404)
+        request = f"GET / HTTP/1.1\r\nHost: {host_of(origin_mode, garbage)}\r\n{more}\r\n"
+        assert status((await origin_mode.ask(request))[0]) == (400 if "%" in garbage else 404)
 
 
 async def test_ports_of_one_workspace_may_send_requests_to_each_other(origin_mode: World, app: App) -> None:

@@ -1,4 +1,4 @@
-"""Ports of a workspace on a whole `codehub up`, with an app in a real sandbox."""
+"""Ports of a workspace on a complete `codehub up`, with an app in a real sandbox."""
 
 import json
 import shutil

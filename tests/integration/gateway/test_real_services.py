@@ -117,7 +117,7 @@ class Installation:
     async def connect(self) -> Client:
         return Client(*await asyncio.open_connection("127.0.0.1", self.config.port))
 
-    async def ask(self, host: str, target: str, cookie: str, more: str = NAVIGATE) -> tuple[str, bytes]:
+    async def get(self, host: str, target: str, cookie: str, more: str = NAVIGATE) -> tuple[str, bytes]:
         client = await self.connect()
         client.send(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n{more}\r\n")
         try:
@@ -129,12 +129,12 @@ class Installation:
         """Wait until the workspace's origin returns this status."""
 
         async def current_status() -> int:
-            return status((await self.ask(self.host, "/", cookie, ""))[0])
+            return status((await self.get(self.host, "/", cookie, ""))[0])
 
         await eventually(current_status, f"a {expected}", lambda code: code == expected)
 
     async def visit(self, more: str = NAVIGATE) -> tuple[str, bytes]:
-        return await self.ask(self.platform, f"/w/{self.workspace_id}/", f"session={self.session}", more)
+        return await self.get(self.platform, f"/w/{self.workspace_id}/", f"session={self.session}", more)
 
     @property
     def host(self) -> str:
@@ -172,7 +172,7 @@ async def served(database_url: str, redis_url: str) -> AsyncIterator[Installatio
 async def test_a_workspace_is_entered_with_real_services(served: Installation) -> None:
     await served.run()
     cookie = await served.enter()
-    head, body = await served.ask(served.host, "/", cookie)
+    head, body = await served.get(served.host, "/", cookie)
     assert (status(head), body) == (200, b"hello")
 
 
@@ -192,7 +192,7 @@ async def test_logout_is_pushed_to_open_connections(served: Installation) -> Non
         await sessions.end_session(conn, sessions.hash_session_id(served.session))
     await client.rest()
     await until(lambda: served.ide.open == 0, "the upstream connection to be closed")
-    assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 401
+    assert status((await served.get(served.host, "/", cookie, ""))[0]) == 401
 
 
 async def _change(served: Installation, changes: AccountChanges, keep: bytes | None = None) -> None:
@@ -290,7 +290,7 @@ async def test_a_new_password_keeps_the_streams_of_the_session_that_set_it(serve
 async def test_a_changed_route_is_pushed(served: Installation) -> None:
     await served.run()
     cookie = await served.enter()
-    assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 200
+    assert status((await served.get(served.host, "/", cookie, ""))[0]) == 200
     await served.change(phase="STANDBY", upstream=None)
     await served.wait_for_status(cookie, 503)
 
@@ -324,7 +324,7 @@ async def test_a_deleted_workspace_is_not_found(served: Installation) -> None:
 async def test_a_lost_push_channel_reconnects(served: Installation) -> None:
     await served.run()
     cookie = await served.enter()
-    assert status((await served.ask(served.host, "/", cookie, ""))[0]) == 200
+    assert status((await served.get(served.host, "/", cookie, ""))[0]) == 200
     admin = await asyncpg.connect(asyncpg_dsn(served.config.database_url))
     cut = (
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
@@ -341,7 +341,7 @@ async def test_activity_reaches_redis(served: Installation, redis_url: str) -> N
     await served.run()
     cookie = await served.enter()
     before = time.time()
-    await served.ask(served.host, "/asset.js", cookie, "")
+    await served.get(served.host, "/asset.js", cookie, "")
     redis: Redis = Redis.from_url(redis_url)
     seen = await eventually(
         ActivityLog(redis).read, "the request", lambda seen: seen.uses.get(served.workspace_id, 0) >= before
@@ -370,7 +370,7 @@ async def test_a_worker_that_cannot_flush_to_redis_sends_no_report(
     cookie = await served.enter()
     async with rejecting_writes(redis_url):
         before = time.time()
-        await served.ask(served.host, "/asset.js", cookie, "")
+        await served.get(served.host, "/asset.js", cookie, "")
         await eventually(served.report_ages, "the reports to stop", lambda found: found[0] > 1)
     redis: Redis = Redis.from_url(redis_url)
     await eventually(served.report_ages, "the reports to resume", lambda found: found[0] < 1)
@@ -386,7 +386,7 @@ async def test_a_worker_that_stops_flushes_its_activity_and_ends_its_registratio
     await served.run()
     cookie = await served.enter()
     before = time.time()
-    await served.ask(served.host, "/asset.js", cookie, "")
+    await served.get(served.host, "/asset.js", cookie, "")
     await served.stop()
     redis: Redis = Redis.from_url(redis_url)
     assert (await ActivityLog(redis).read()).uses[served.workspace_id] >= before
@@ -400,7 +400,7 @@ async def test_a_worker_that_stops_without_its_last_flush_stays_registered(
     await served.run()
     cookie = await served.enter()
     async with rejecting_writes(redis_url):
-        await served.ask(served.host, "/asset.js", cookie, "")
+        await served.get(served.host, "/asset.js", cookie, "")
         await served.stop()
     assert len(await served.report_ages()) == 1
 
@@ -411,7 +411,7 @@ async def test_activity_that_redis_lost_is_sent_again_until_it_is_in_the_databas
     await served.run()
     cookie = await served.enter()
     before = time.time()
-    await served.ask(served.host, "/asset.js", cookie, "")
+    await served.get(served.host, "/asset.js", cookie, "")
     redis: Redis = Redis.from_url(redis_url)
 
     async def wait_for_flush(what: str, holds: Callable[[ActivitySnapshot], bool]) -> ActivitySnapshot:
