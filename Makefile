@@ -1,6 +1,7 @@
 # CodeHub. `make help` lists the targets.
 #
-# Each step of an install writes a stamp file to .make/. A repeat skips the steps that are up to date.
+# Each step of an install writes a stamp file to .make/. A repeat skips the steps that are up to
+# date.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

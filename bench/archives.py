@@ -66,7 +66,7 @@ class Cost:
 
 
 class Method(Protocol):
-    """Method to archive a home, replacing its last archive, and to restore it to a new directory."""
+    """Method to archive a home, replacing the last archive, and to restore it elsewhere."""
 
     name: str
 

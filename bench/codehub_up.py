@@ -94,7 +94,7 @@ def _sample(system: _Checkout, sampler: Sampler, figures: Figures) -> None:
 
 
 def _root_processes(system: _Checkout) -> list[int]:
-    """Return the processes whose parent is not one of the system: the roots of its process trees."""
+    """Return the roots of the system's process trees: their parents are not of the system."""
     pids = set(system.processes())
     return [pid for pid in pids if _parent(pid) not in pids]
 

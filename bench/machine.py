@@ -64,7 +64,7 @@ class PeakMemory:
 
 
 def memory_megabytes(pids: Sequence[int]) -> float:
-    """Return the memory of these processes and their descendants, in MB. A shared page counts once."""
+    """Return the MB that these processes and their descendants use. A shared page counts once."""
     return sum(map(_proportional_kilobytes, process_tree(pids))) / 1024
 
 
@@ -119,7 +119,10 @@ def _first_line(command: list[str]) -> str:
 
 
 def stat_fields(pid: int) -> list[int]:
-    """Return the fields of /proc/PID/stat from the state on, which is 0 here. Empty if it has ended."""
+    """Return the fields of /proc/PID/stat from the state on, with 0 for the state.
+
+    Return an empty list if the process has ended.
+    """
     fields = (_read(Path(f"/proc/{pid}/stat")) or ")").rpartition(")")[2].split()
     return [0, *map(int, fields[1:])] if fields else []
 

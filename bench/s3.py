@@ -1,4 +1,4 @@
-"""Archive to an S3 server, beside its two parts: compression alone, and the upload of a finished file.
+"""Archive to an S3 server, beside compression alone and the upload of a finished file.
 
 In production the server is another machine. Here it has its own core in the first table. In the
 second table it shares all cores with the measured processes.
@@ -156,7 +156,7 @@ def _show(home: Path, title: str, costs: dict[str, list[Cost]]) -> dict[str, flo
 
 
 def _check_speed(medians: dict[str, float]) -> None:
-    """Print the bound. Compression alone runs without a server, so the server has its own core here."""
+    """Print the bound, for a server on its own core: compression alone runs without a server."""
     speed = max(medians["compressor"], medians["upload"]) / medians["storage job"]
     bound = f"archive to S3 at least {MINIMUM_SPEED} x the slower of compressor and upload"
     table.print_bound(bound, f"{speed:.2f}", speed >= MINIMUM_SPEED)

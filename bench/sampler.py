@@ -11,7 +11,7 @@ from bench.machine import TICKS, process_tree, stat_fields
 T = TypeVar("T")
 
 KERNEL = 2
-"""The parent of kernel threads. Their work (write-back, interrupts) belongs to the measured code."""
+"""Parent of kernel threads. Their work (write-back, interrupts) belongs to the measured code."""
 NOISE_PERCENT = 8.0
 TRIES = 3
 
@@ -50,7 +50,7 @@ class Sampler:
         return min(tries, key=lambda one: one[1])
 
     def wait(self) -> None:
-        """Wait until others have used less than 5 % of a core for two seconds, or the budget is spent."""
+        """Wait until others use less than 5 % of a core for two seconds, or the budget is spent."""
         quiet_checks = 0
         while quiet_checks < 4 and self._budget > 0:
             before = self._foreign_cpu()

@@ -51,7 +51,7 @@ def _install(command: list[str]) -> None:
 
 
 def install_http_proxy() -> Path:
-    """Install configurable-http-proxy into the tools directory if missing, and return its program."""
+    """Install configurable-http-proxy into the tools directory if missing; return its program."""
     require("node", "npm")
     directory = TOOLS_DIR / f"configurable-http-proxy-{PROXY_VERSION}"
     if not directory.is_dir():

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Generate web/src/api-types.ts from the API's OpenAPI document. With --check, only fail if it is out of date.
+# Generate web/src/api-types.ts from the API's OpenAPI document. With --check, only fail if it is
+# out of date.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

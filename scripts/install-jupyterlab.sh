@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Install JupyterLab for the process runtime into the tools directory, unless this version is there.
 #
-# It is below bin/, which every workspace can read. It runs on the Python in /usr, which every workspace can read too.
-# The scripts that pip writes are not used, because they contain the path of the staging directory.
+# It is below bin/, which every workspace can read. It runs on the Python in /usr, which every
+# workspace can read too. The scripts that pip writes are not used, because they contain the path of
+# the staging directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

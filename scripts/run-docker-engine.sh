@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Run a separate Docker Engine in the foreground, with all its files below one directory. The tests use it.
+# Run a separate Docker Engine in the foreground, with all its files below one directory. The tests
+# use it.
 #
 #   scripts/run-docker-engine.sh /tmp/engine      then: DOCKER_HOST=unix:///tmp/engine/docker.sock docker ps
 #
-# It has no default bridge. If another engine runs, it does not touch the packet filter: engines share the chains.
+# It has no default bridge. If another engine runs, it does not touch the packet filter: engines
+# share the chains.
 set -euo pipefail
 
 directory=$(realpath -m "${1:?directory for the files of this engine}")
@@ -16,8 +18,8 @@ rm -f "$directory/pid" "$directory/containerd.sock" "$directory/containerd.sock.
 filter=true
 ip link show docker0 >/dev/null 2>&1 && filter=false
 
-# dockerd would wait at most 15 s for a containerd that it starts, too short for a busy machine. So this
-# script starts containerd. It ends with dockerd.
+# dockerd would wait at most 15 s for a containerd that it starts, too short for a busy machine. So
+# this script starts containerd. It ends with dockerd.
 cat >"$directory/containerd.toml" <<TOML
 version = 2
 root = "$directory/data/containerd/daemon"

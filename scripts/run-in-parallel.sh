@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Run commands in parallel. The last one has the terminal, and the output of the others follows it. Then print each
-# command's time and result, and the commands that repeat the failed tests. Exit with 1 if a command failed.
+# Run commands in parallel. The last one has the terminal, and the output of the others follows it.
+# Then print each command's time and result, and the commands that repeat the failed tests. Exit
+# with 1 if a command failed.
 set -uo pipefail
 
 logs=$(mktemp -d)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run the commands of the README as a new user: clone the committed state into an empty directory, with an empty home
-# and empty caches. Remove everything afterwards.
+# Run the commands of the README as a new user: clone the committed state into an empty directory,
+# with an empty home and empty caches. Remove everything afterwards.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +21,8 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# Environment of a new machine. From the caller it has only PATH and the access to package registries.
+# Environment of a new machine. From the caller it has only PATH and the access to package
+# registries.
 fresh=(env -i PATH="$PATH" LANG=C.UTF-8 HOME="$base/home" XDG_CACHE_HOME="$base/cache" REPOSITORY="file://$repository"
   CODEHUB_TOOLS_DIR="$base/tools" CODEHUB_DATA_DIR="$base/data" PORT="$port" npm_config_cache="$base/npm" PIP_CACHE_DIR="$base/pip")
 while IFS='=' read -r name _; do

@@ -1,4 +1,4 @@
-"""Control plane: cost of an idle sweep, latency of a request, and two thousand concurrent starts."""
+"""Control plane: cost of an idle sweep, latency of a request, two thousand concurrent starts."""
 
 import asyncio
 import logging

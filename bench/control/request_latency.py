@@ -29,7 +29,7 @@ class RequestLatencies:
 
 
 async def measure(services: Services, count: int) -> RequestLatencies:
-    """Measure requests one after the other, each beside a NOTIFY round trip and a committed UPDATE."""
+    """Measure requests in sequence, each beside a NOTIFY round trip and a committed UPDATE."""
     async with bench_environment(services) as environment, environment.running_leader():
         model = await environment.create(DesiredState.STANDBY)
         await environment.wait_until_all(SETTLED)

@@ -1,9 +1,10 @@
-// Generate WebSocket load on raw TCP. Without a framing library, it uses little CPU beside the proxy under test.
+// Generate WebSocket load on raw TCP. Without a framing library, it uses little CPU beside the
+// proxy under test.
 //
 //   node wsload.mjs URL SECONDS CONNECTIONS [PAYLOAD]
 //
-// A closed loop: every connection keeps exactly one message in flight. Prints START after a second of warm-up, then
-// one line of JSON. URL is ws://host:port/path; WS_COOKIE adds a header.
+// A closed loop: every connection keeps exactly one message in flight. Prints START after a second
+// of warm-up, then one line of JSON. URL is ws://host:port/path; WS_COOKIE adds a header.
 import crypto from "node:crypto";
 import net from "node:net";
 
