@@ -80,9 +80,8 @@ def _compare(title: str, starts: Starts, sampler: Sampler, rounds: int) -> None:
     for _ in range(rounds + 1):
         for name, start in starts.items():
             samples[name].append(sampler.sample(start.measure, start.end))
-    _show(
-        title, {name: measured[1:] for name, measured in samples.items()}
-    )  # the first round fills the page cache
+    # The first round fills the page cache, and does not count.
+    _show(title, {name: measured[1:] for name, measured in samples.items()})
 
 
 def _show(title: str, samples: dict[str, list[tuple[float, float]]]) -> None:
