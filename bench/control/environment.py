@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from bench.control.instant_providers import InstantRuntime, InstantVolumes, instant_providers
 from codehub.coordinator.leadership_loop import serve
 from codehub.coordinator.postgres_backend import PostgresBackend
-from codehub.coordinator.providers import Providers
+from codehub.coordinator.provider_interfaces import Providers
 from codehub.database import gate
 from codehub.database.engine import create_engine
 from codehub.database.tables import users, workspaces

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from codehub.coordinator.providers import Providers
+from codehub.coordinator.provider_interfaces import Providers
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.images import BUILT_IN
 from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, JobState, VolumeFact

@@ -19,10 +19,10 @@ from codehub.coordinator.effect_executor import (
     EffectQueued,
 )
 from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished
-from codehub.coordinator.leader_services import LeaderDatabase
+from codehub.coordinator.leader_interfaces import LeaderDatabase
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState, Observer
-from codehub.coordinator.providers import Providers
+from codehub.coordinator.provider_interfaces import Providers
 from codehub.coordinator.work_queue import WorkQueue
 from codehub.database.controller_writes import RowLocked, VersionConflict
 from codehub.domain.attempt_jobs import running_job_id

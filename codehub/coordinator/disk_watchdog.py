@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from codehub.coordinator.leader_services import LeaderDatabase
-from codehub.coordinator.providers import Volumes
+from codehub.coordinator.leader_interfaces import LeaderDatabase
+from codehub.coordinator.provider_interfaces import Volumes
 from codehub.domain.disk import (
     DiskActions,
     DiskRules,

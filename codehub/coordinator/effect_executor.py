@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from codehub.coordinator.observer import LeaderState
-from codehub.coordinator.providers import Providers
+from codehub.coordinator.provider_interfaces import Providers
 from codehub.database.leadership import StaleLeader
 from codehub.domain.disk import Reserve, shortages, waiting_message
 from codehub.domain.effects import (

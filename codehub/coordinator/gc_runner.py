@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from codehub.coordinator.leader_services import LeaderDatabase
-from codehub.coordinator.providers import Providers
+from codehub.coordinator.leader_interfaces import LeaderDatabase
+from codehub.coordinator.provider_interfaces import Providers
 from codehub.database.controller_writes import RowLocked
 from codehub.domain.gc import GcRules, StoredArchive, Sweep, sweep
 from codehub.domain.observation import JobState

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from codehub.coordinator.gc_runner import GcRunner
-from codehub.coordinator.leader_services import LeaderDatabase
-from codehub.coordinator.providers import Providers
+from codehub.coordinator.leader_interfaces import LeaderDatabase
+from codehub.coordinator.provider_interfaces import Providers
 from codehub.domain.disk import Reserve, shortages
 from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.runtimes.base import RuntimeUnobservable

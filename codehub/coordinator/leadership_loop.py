@@ -13,10 +13,15 @@ from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskWatchdog
 from codehub.coordinator.effect_executor import EffectExecutor, ExecutorRules
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.health_runner import HealthRunner
-from codehub.coordinator.leader_services import CoordinatorBackend, HintSource, LeaderServices, LeadershipTerm
+from codehub.coordinator.leader_interfaces import (
+    CoordinatorBackend,
+    HintSource,
+    LeaderServices,
+    LeadershipTerm,
+)
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState
-from codehub.coordinator.providers import Providers
+from codehub.coordinator.provider_interfaces import Providers
 from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
 from codehub.database.engine import CONNECTION_ERRORS
 from codehub.database.leadership import StaleLeader

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from codehub import internal_http, readiness
 from codehub.coordinator.leadership_loop import serve
 from codehub.coordinator.metrics import Metrics
-from codehub.coordinator.owner_messages import UserMessages
+from codehub.coordinator.owner_message_filter import UserMessages
 from codehub.coordinator.postgres_backend import PostgresBackend
-from codehub.coordinator.providers import Providers
+from codehub.coordinator.provider_interfaces import Providers
 from codehub.coordinator.storage_claims import make_claim_attempt, make_storage_location
 from codehub.coordinator.work_queue import WORKERS
 from codehub.database import installation, schema_version

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from codehub.coordinator.idle_tracker import BulkObservation
-from codehub.coordinator.providers import Providers
+from codehub.coordinator.provider_interfaces import Providers
 from codehub.domain.archive_keys import archive_op_id_of
 from codehub.domain.attempt_jobs import current_deletion_job_id, current_job_id
 from codehub.domain.observation import (

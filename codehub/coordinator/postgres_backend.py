@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from codehub.bus.activity import ActivityLog
 from codehub.coordinator.event_listener import EventListener
-from codehub.coordinator.leader_services import LeaderServices, LeadershipTerm
+from codehub.coordinator.leader_interfaces import LeaderServices, LeadershipTerm
 from codehub.database import leadership
 from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import create_unpooled_engine, open_pool

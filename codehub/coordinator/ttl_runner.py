@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import structlog
 from redis.exceptions import RedisError
 
-from codehub.coordinator.leader_services import Activity, LeaderDatabase
-from codehub.coordinator.providers import ArchiveProvider
+from codehub.coordinator.leader_interfaces import Activity, LeaderDatabase
+from codehub.coordinator.provider_interfaces import ArchiveProvider
 from codehub.domain.backends import Backends, why_left_alone
 from codehub.domain.gateway_reports import (
     ActivitySnapshot,

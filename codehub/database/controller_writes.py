@@ -124,7 +124,7 @@ class RowLocked(Exception):  # noqa: N818 - a fact, not a fault
 
 
 class PostgresLeaderDatabase:
-    """PostgreSQL implementation of `coordinator.leader_services.LeaderDatabase`."""
+    """PostgreSQL implementation of `coordinator.leader_interfaces.LeaderDatabase`."""
 
     def __init__(
         self, pool: asyncpg.Pool, engine: AsyncEngine, epoch: int, retention: timedelta, backends: Backends

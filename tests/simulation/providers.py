@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from codehub.coordinator.providers import Providers
+from codehub.coordinator.provider_interfaces import Providers
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.disk import FreeSpace, HomeSize
 from codehub.domain.images import BUILT_IN

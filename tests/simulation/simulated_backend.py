@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from redis.exceptions import ConnectionError as RedisDown
 
-from codehub.coordinator.leader_services import LeaderServices, LeadershipTerm
+from codehub.coordinator.leader_interfaces import LeaderServices, LeadershipTerm
 from codehub.database import controller_writes
 from codehub.database.controller_writes import VersionConflict
 from codehub.database.leadership import ANSWER_TIMEOUT, HUNG_AFTER

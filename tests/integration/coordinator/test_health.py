@@ -16,7 +16,7 @@ from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.health_runner import HealthRunner
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import Observer
-from codehub.coordinator.providers import Providers
+from codehub.coordinator.provider_interfaces import Providers
 from codehub.database.leadership import StaleLeader
 from codehub.domain.disk import Reserve
 from codehub.domain.gc import GcRules

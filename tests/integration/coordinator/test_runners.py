@@ -17,7 +17,7 @@ from codehub.bus.activity import KEY, ActivityLog
 from codehub.coordinator import postgres_backend
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.leadership_loop import gc_rules_of
-from codehub.coordinator.providers import Providers
+from codehub.coordinator.provider_interfaces import Providers
 from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
 from codehub.database import controller_writes, gate, gateway_reports, timeline
 from codehub.database.controller_writes import PostgresLeaderDatabase

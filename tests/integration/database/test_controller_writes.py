@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.coordinator.leader_services import LeaderDatabase
+from codehub.coordinator.leader_interfaces import LeaderDatabase
 from codehub.database import gate, gateway_reports
 from codehub.database.controller_writes import PostgresLeaderDatabase, VersionConflict
 from codehub.database.engine import open_pool
