@@ -1,7 +1,7 @@
-"""Run tests many times under load, to find those that fail only sometimes: `python -m tests.flaky N TEST...`.
+"""Run tests many times under load, to find flaky ones: `python -m tests.flaky N TEST...`.
 
-Each round is a new pytest process with random pauses of another seed (tests/pauses.py). Busy loops beside it
-compete for the processors. The report names the command that repeats each failure.
+Each round is a new pytest process with random pauses of another seed (tests/pauses.py). Busy loops
+beside it compete for the processors. The report names the command that repeats each failure.
 """
 
 import argparse

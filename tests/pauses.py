@@ -1,16 +1,17 @@
 """Random pauses around calls that leave the event loop, to find races: `CODEHUB_PAUSES=1`.
 
-A pause lets every other task and process overtake the one that waits, as a slow disk or network would. It
-happens around `asyncio.to_thread` and around requests to PostgreSQL, Redis and the Docker Engine. It is an
-`asyncio.sleep`, so it never holds a thread, and only the event loops of asyncio and uvloop have it: simulated
-time stays as the simulation decides.
+A pause lets every other task and process overtake the one that waits, as a slow disk or network
+would. It happens around `asyncio.to_thread` and around requests to PostgreSQL, Redis and the Docker
+Engine. It is an `asyncio.sleep`, so it never holds a thread, and only the event loops of asyncio
+and uvloop have it: simulated time stays as the simulation decides.
 
-Every Python process that pytest starts pauses, too. It finds this file as `sitecustomize` on PYTHONPATH. Some
-processes have no pauses, because CodeHub replaces their PYTHONPATH (storage jobs, see `LocalJobs`) or starts
-them with `-S` (keepers). They have no event loop anyway.
+Every Python process that pytest starts pauses, too. It finds this file as `sitecustomize` on
+PYTHONPATH. Some processes have no pauses, because CodeHub replaces their PYTHONPATH (storage jobs,
+see `LocalJobs`) or starts them with `-S` (keepers). They have no event loop anyway.
 
-The sequence of pauses follows from a seed and the process's name, so `CODEHUB_PAUSES_SEED` repeats a run as
-far as the machine's timing allows. This module imports next to nothing, because every process loads it.
+The sequence of pauses follows from a seed and the process's name, so `CODEHUB_PAUSES_SEED` repeats
+a run as far as the machine's timing allows. This module imports next to nothing, because every
+process loads it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ PAUSED = {
     "redis.asyncio.client": ("Redis.execute_command", "PubSub.execute_command", "Pipeline.execute"),
     "aiodocker.docker": ("Docker._do_query", "Docker._websocket"),
 }
-"""Module -> its functions that have pauses. Transactions of asyncpg begin and end by `Connection.execute`."""
+"""Module -> its functions that have pauses.
+
+Transactions of asyncpg begin and end by `Connection.execute`.
+"""
 
 
 def install(seed: str, probability: float | None = None) -> None:
@@ -63,7 +67,7 @@ def install(seed: str, probability: float | None = None) -> None:
 
 
 def process_name() -> str:
-    """Return what identifies this process from run to run: its command line without paths and numbers."""
+    """Return the command line without paths and numbers, which is the same in every run."""
     words = [word for word in sys.orig_argv[1:] if "/" not in word and not word.isdigit()]
     return " ".join([*words, os.environ.get("PYTEST_XDIST_WORKER", "")])
 
@@ -174,7 +178,7 @@ def pytest_report_header() -> str | None:
 
 
 def _comes_from_parent() -> bool:
-    """Return whether this process found this file by the PYTHONPATH that its children will inherit."""
+    """Return whether this process found this file by the PYTHONPATH that its children inherit."""
     found = getattr(sys.modules.get("sitecustomize"), "__file__", None) or ""
     return os.path.realpath(found) == os.path.realpath(__file__)
 

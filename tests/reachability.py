@@ -15,7 +15,10 @@ Answers = dict[str, bool | str]
 """Name -> True, or the reason of the failure."""
 
 _DROPPED = 2
-"""Seconds to wait for a response that a firewall drops. Too short a time could only hide a response."""
+"""Seconds to wait for a response that a firewall drops.
+
+Too short a time could only hide a response.
+"""
 
 _PROBE = f"""
 import json, os, socket, sys
@@ -58,7 +61,7 @@ _LISTENS = "0A"
 
 
 def connect_from_host(*names: str) -> Answers:
-    """Connect to addresses from this process, as a control without which a refusal proves nothing."""
+    """Connect from this process: a control, without which a refusal proves nothing."""
     return _run(_script("connect"), names)
 
 
@@ -71,7 +74,8 @@ def connect_from_namespaces(
 ) -> Answers:
     """Connect from the network and mount namespaces of another process, as a user.
 
-    No program has to be installed there. `dropped` are the addresses whose packets a firewall drops.
+    No program has to be installed there. `dropped` are the addresses whose packets a firewall
+    drops.
     """
     attempt = f"lambda name: connect(name, {[*dropped]!r})"
     return _run(_script(attempt, _ENTER.format(pid=pid, uid=uid, groups=[*groups])), names)
@@ -126,7 +130,7 @@ def _namespace_of(pid: int) -> str | None:
 
 
 def listening_sockets(pids: Iterable[int]) -> set[str]:
-    """Return paths and `@abstract` names of sockets on which these processes listen, in our network."""
+    """Return the UNIX sockets (paths and `@abstract` names) on which these processes listen."""
     owned = _sockets_of(pids)
     lines = (line.split(maxsplit=7) for line in Path("/proc/net/unix").read_text().splitlines()[1:])
     named = (fields for fields in lines if len(fields) == 8)

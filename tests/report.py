@@ -1,4 +1,4 @@
-"""Report at the end of a test run: times of the layers, slowest tests, and how to repeat failures."""
+"""Report of a test run: times of the layers, slowest tests, commands that repeat failures."""
 
 import os
 import time
@@ -15,7 +15,7 @@ _began = time.monotonic()
 
 
 def layer_of(nodeid: str) -> str:
-    """Return `integration/gateway` for a test below that directory, `unit` for one of the small ones."""
+    """Return the layer of a test, such as `integration/gateway` or `unit`."""
     parts = PurePath(nodeid.partition("::")[0]).parts[1:-1]
     return "/".join(parts[:2] if parts[:1] == ("integration",) else parts[:1]) or "tests"
 
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    """Print the times of the layers, of their slowest tests, and commands that repeat the failures."""
+    """Print the times of layers and slowest tests, and commands that repeat the failures."""
     reports = [
         report
         for category in ("passed", "failed", "error", "skipped", "")
@@ -65,7 +65,8 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
             terminalreporter.write_line(command, red=True)
         if path := os.environ.get("CODEHUB_REPEAT_FAILED"):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            Path(path).write_text("".join(f"{command}\n" for command in commands))
+            with Path(path).open("a") as file:
+                file.writelines(f"{command}\n" for command in commands)
 
 
 def _show_times(terminal: TerminalReporter, reports: list[pytest.TestReport]) -> None:

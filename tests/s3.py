@@ -1,4 +1,4 @@
-"""Real S3 server for tests: versitygw, which `make install-tests` builds into the tools directory."""
+"""Real S3 server for tests: versitygw, which `make install-tests` builds."""
 
 import contextlib
 import os

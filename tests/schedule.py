@@ -1,4 +1,4 @@
-"""Distribution of tests by pytest-xdist: a worker takes a whole file, or a directory that shares a server.
+"""Distribution of tests by pytest-xdist: a worker takes a whole file, or a whole directory.
 
 Slow files come first, so that the run does not end with one busy worker and idle ones.
 """

@@ -1,8 +1,9 @@
 """Selection of tests: `make test` runs representatives, `make test-all` runs everything.
 
-A test marked `full` runs in `make test-all` only. If a layer has many similar cases, such as the cells of
-the crash matrix or the histories of the simulation, `sample` picks some by a seed. The seed comes from the
-commit: each commit runs other cases, and the same commit always runs the same ones.
+A test marked `full` runs in `make test-all` only. If a layer has many similar cases, such as the
+cells of the crash matrix or the histories of the simulation, `sample` picks some by a seed. The
+seed comes from the commit: each commit runs other cases, and the same commit always runs the same
+ones.
 """
 
 import os

@@ -52,7 +52,10 @@ _ports = itertools.count(os.getpid() * 1_021)
 
 
 def free_port() -> int:
-    """Return a port below the kernel's ephemeral range. Each test process starts at another port."""
+    """Return a port below the kernel's ephemeral range.
+
+    Each test process starts at another port.
+    """
     while True:
         port = 12_000 + next(_ports) % 20_000
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -162,7 +165,7 @@ class System:
         return {name: entry["pid"] for name, entry in children.items()}
 
     def kill9(self, *, everything: bool = True) -> None:
-        """Send SIGKILL to `up` and all that it supervises, but not to workspaces and storage jobs."""
+        """Send SIGKILL to `up` and all it supervises, but not to workspaces and jobs."""
         assert self.process is not None
         victims = [self.process.pid]
         for name, pid in self.pids().items() if everything else ():
@@ -226,7 +229,7 @@ def kill_processes_of(directory: Path) -> list[int]:
 
 
 def processes_of(directory: Path) -> list[int]:
-    """Return the processes with the directory in their command line, environment or working directory."""
+    """Return the processes whose command line, environment or cwd contains the directory."""
     mark = os.fsencode(directory)
     found = {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in _description(pid)}
     for pid in list(found):

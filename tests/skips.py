@@ -1,4 +1,4 @@
-"""Failing skips: if everything is installed, `make test` sets CODEHUB_NO_SKIPS, and a skip fails."""
+"""Skips that fail: with CODEHUB_NO_SKIPS, a test that could have run must run."""
 
 import os
 from collections.abc import Generator, Mapping
@@ -21,7 +21,7 @@ MACHINE_REASONS = (
 )
 """Reasons that no installation can remove: the user, the kernel, the file system."""
 OPTIONAL = {"there is no S3 server": "s3-server", "JupyterLab is missing": "jupyterlab"}
-"""Reason of a skip -> stamp that `make install-tests` leaves if it could install the missing part."""
+"""Reason of a skip -> stamp of `make install-tests` if the missing part was installed."""
 
 
 def should_have_run(

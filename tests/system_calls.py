@@ -1,4 +1,4 @@
-"""System calls from inside a workspace, made by Perl, which needs little more than the C library."""
+"""System calls from inside a workspace, made by Perl, which needs little but the C library."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Calls = dict[str, tuple[int, ...]]
 
 
 def denied_calls() -> Calls:
-    """Return every call that must return EPERM, with arguments that are harmless without a filter."""
+    """Return all calls that must fail with EPERM, with arguments that are harmless otherwise."""
     calls = {name: (number, -1, -1, -1, -1) for name in DENIED if (number := _number(name)) is not None}
     socket = _number("socket") or 0
     return calls | {
@@ -79,7 +79,7 @@ def other_results(results: Mapping[str, str], error: str) -> dict[str, str]:
 
 
 def copy_perl(directory: Path) -> str:
-    """Copy Perl and its libraries into a directory, for an image without Perl; return its command."""
+    """Copy Perl and its libraries into a directory; return the command to call it there."""
     perl = shutil.which("perl")
     assert perl is not None
     listed = subprocess.run(["ldd", perl], capture_output=True, text=True, check=True).stdout

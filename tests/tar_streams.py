@@ -20,7 +20,7 @@ HOME = entry("./", tarfile.DIRTYPE)
 
 
 def stream(*entries: tuple[tarfile.TarInfo, bytes], end: bytes = bytes(2 * BLOCK)) -> bytes:
-    """Return a stream with the headers as given: unlike tarfile, it keeps `./` and invalid names."""
+    """Return a stream with the given headers. Unlike tarfile, it keeps `./` and invalid names."""
     parts = []
     for info, content in entries:
         parts.append(_headers(info))

@@ -143,7 +143,7 @@ def _hash_entry(
 
 
 def _content_hash(path: bytes, size: int) -> str:
-    """Hash the blocks that are not all zeros, with their positions: quick on holes, equal for zeros."""
+    """Hash the blocks that are not all zeros: a hole equals zeros, and is skipped quickly."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         position = 0

@@ -130,7 +130,7 @@ def check_fencing(writes: Iterable[Write], terms: dict[int, str], coordinators: 
 
 
 def check_single_writer(writes: Iterable[Write], coordinators: set[str]) -> None:
-    """Check that only coordinators change operations, and that desired_state is fixed during one."""
+    """Check that only coordinators change operations, during which desired_state is fixed."""
     for write in writes:
         if write.table_name != "workspaces" or write.old_row is None or write.new_row is None:
             continue
@@ -183,7 +183,7 @@ def check_archiving(operations: Iterable[Operation]) -> None:
 
 
 def check_timeline(writes: list[Write], operations: Iterable[Operation]) -> None:
-    """Check that each claim and each end has one entry, of the same transaction, and nothing failed."""
+    """Check that each claim and each end has one entry, in its transaction, and nothing failed."""
     entries = [
         write.new_row | {"txid": write.txid}
         for write in writes

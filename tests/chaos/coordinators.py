@@ -168,7 +168,7 @@ class Installation:
     async def start_coordinator(self) -> Coordinator:
         role = f"coordinator_{len(self.coordinators) + 1}"
         async with self.engine.begin() as conn:
-            # A superuser may end another coordinator's session; in production both have the same role.
+            # A superuser may end another coordinator's session. In production all have one role.
             await conn.execute(text(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD '{PASSWORD}'"))
         log = self.data_dir / "logs" / f"{role}.log"
         with log.open("ab") as output:

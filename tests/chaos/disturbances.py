@@ -64,8 +64,8 @@ async def no_new_sessions(installation: Installation, coordinator: Coordinator) 
 async def statement_under_way(installation: Installation, coordinator: Coordinator) -> AsyncIterator[None]:
     """Hold a fenced transaction of this coordinator open in the middle of a statement.
 
-    A process may be stopped when it has sent half of a statement. PostgreSQL then counts the session as
-    active, so no idle timeout ends it.
+    A process may be stopped when it has sent half of a statement. PostgreSQL then counts the
+    session as active, so no idle timeout ends it.
     """
     connection = await asyncpg.connect(installation.url_of(coordinator.role))
     await connection.execute("BEGIN")
@@ -79,7 +79,7 @@ async def statement_under_way(installation: Installation, coordinator: Coordinat
 
 
 async def hang_the_leader(installation: Installation) -> None:
-    """Stop the leader until the other coordinator leads; it must find its term over when it resumes."""
+    """Stop the leader until the other one leads; it must find its term over when it resumes."""
     leader = await installation.leader()
     async with statement_under_way(installation, leader):
         await _hang(installation, leader)

@@ -121,7 +121,7 @@ class MovingWorkspace:
 
 
 class InvariantMonitor:
-    """Monitor of what must hold at every moment: one container a workspace, and immutable archives."""
+    """Monitor of invariants: one container a workspace, and immutable archives."""
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation

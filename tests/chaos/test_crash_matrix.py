@@ -1,11 +1,12 @@
-"""Crash matrix: kill -9 before and after every step of every operation; it converges and keeps the home.
+"""Crash matrix: kill -9 at every step of every operation; it converges and keeps the home.
 
-A first run of each scenario records its steps. The coordinator is killed at its own steps, and at those of a
-job that survives it. The job is killed at its steps, alone and together with the coordinator. Each scenario
-names steps that its recording must contain.
+A first run of each scenario records its steps. The coordinator is killed at its own steps, and at
+those of a job that survives it. The job is killed at its steps, alone and together with the
+coordinator. Each scenario names steps that its recording must contain.
 
-`make test` runs one scenario of each kind with some crashes, which the commit selects. `make test-all` runs
-every crash of every scenario. A failure prints the command that repeats its cell.
+`make test` runs one scenario of each kind with some crashes, which the commit selects.
+`make test-all` runs every crash of every scenario. A failure prints the command that repeats its
+cell.
 """
 
 import sys

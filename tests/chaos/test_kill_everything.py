@@ -1,4 +1,4 @@
-"""kill -9 of everything (CodeHub, PostgreSQL, Redis, jobs) in the middle of an archive and of a restore."""
+"""kill -9 of CodeHub, PostgreSQL, Redis and jobs in the middle of an archive and of a restore."""
 
 import contextlib
 import os
@@ -107,7 +107,10 @@ class FilledWorkspace:
         return home
 
     def kill_everything_when(self, condition: Callable[[], object]) -> None:
-        """Wait for the condition and kill every process. Jobs are stopped first, or they might finish."""
+        """Wait for the condition and kill every process.
+
+        Jobs are stopped first, or they might finish.
+        """
         wait_for(condition, "the moment to kill", every=0.002)
         for pid in processes_of(self.system.data_dir / "jobs"):
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Two coordinators on one installation: under every disturbance, only the leader acts, and only once."""
+"""Two coordinators: under every disturbance, only the leader acts, and only once."""
 
 import random
 import signal
@@ -36,7 +36,7 @@ class Environment:
 
     @asynccontextmanager
     async def under_audit(self) -> AsyncIterator[None]:
-        """Move every workspace while the block runs; then check the audit log, homes and containers."""
+        """Move every workspace during the block; then check the audit log, homes and containers."""
         async with self.installation.engine.connect() as conn:
             bookmark = await audit.last_write(conn)
         async with keep_moving(self.moving_workspaces, self.monitor):

@@ -1,4 +1,4 @@
-"""An upgraded CodeHub adopts the workspaces and storage jobs that the former version left running."""
+"""An upgraded CodeHub adopts the running workspaces and storage jobs of the former version."""
 
 import json
 import os

@@ -1,6 +1,7 @@
 """Floods of the API from separate addresses: sign-ins, costly searches, unread event streams.
 
-Runs in a separate process, so that its cost is not the test's. It exits when its standard input closes.
+Runs in a separate process, so that its cost is not the test's. It exits when its standard input
+closes.
 """
 
 import asyncio

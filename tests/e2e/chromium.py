@@ -2,8 +2,9 @@
 """Run Chromium without monitoring the machine's network interfaces: `chromium.py ARGUMENT...`.
 
 Chromium aborts its requests, even to localhost, when an interface appears or disappears
-(ERR_NETWORK_CHANGED). The tests of the Docker runtime, which run in parallel, create interfaces all the
-time. Chromium monitors them with a netlink socket. Without one, it assumes that the network is fixed.
+(ERR_NETWORK_CHANGED). The tests of the Docker runtime, which run in parallel, create interfaces all
+the time. Chromium monitors them with a netlink socket. Without one, it assumes that the network is
+fixed.
 """
 
 import ctypes

@@ -157,7 +157,7 @@ class Hub:
         self.give_to_its_user(workspace_id)
 
     def give_to_its_user(self, workspace_id: str) -> None:
-        """Make the workspace's user own all files in the home, including those a test has created."""
+        """Make the workspace's user own all files in the home, also those of a test."""
         home = self.home(workspace_id)
         owner = home.stat()
         for directory, *names in os.walk(home):

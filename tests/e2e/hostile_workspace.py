@@ -1,4 +1,6 @@
-"""The program of a hostile workspace. It uses only the standard library, because it runs as `python3 -c`.
+"""The program of a hostile workspace.
+
+It uses only the standard library, because it runs as `python3 -c`.
 
 It answers with floods, writes endless output, and fills its /tmp repeatedly.
 """

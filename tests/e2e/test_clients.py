@@ -32,7 +32,7 @@ MODES = {"own-origins": {}, "path-mode": {"APPS_DOMAIN": ""}}
 BOTH = tuple(MODES)
 OWN_ORIGINS_BY_DEFAULT = ("own-origins", pytest.param("path-mode", marks=pytest.mark.full))
 PATH_MODE_BY_DEFAULT = (pytest.param("own-origins", marks=pytest.mark.full), "path-mode")
-"""`make test` runs each client in one mode. test_new_user_journey.py covers VS Code on its own origin."""
+"""Mode of each client in `make test`. test_new_user_journey.py covers VS Code on its own origin."""
 NODE_MODULES = Path(__file__).parents[2] / "web" / "node_modules"
 VITE_PACKAGES = (
     *("vite", "esbuild", "@esbuild", "rollup", "@rollup", "postcss", "nanoid", "picocolors", "source-map-js"),
@@ -49,7 +49,7 @@ WITHOUT_DIRECTORY_PICKER = "window.showDirectoryPicker = undefined"
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's images with more memory: for a slow browser, VS Code buffers 500 MB several times."""
+    """The project's images with more memory, because VS Code buffers 500 MB several times."""
     path = tmp_path_factory.mktemp("images") / "images.toml"
     path.write_text(re.sub(r"^port = ", 'memory = "8g"\nport = ', IMAGES.read_text(), flags=re.MULTILINE))
     return path
@@ -99,7 +99,7 @@ def lab(hub: Hub, lab_id: str) -> Page:
 
 
 def write_big_file(hub: Hub, workspace_id: str) -> Path:
-    """Write megabytes that all differ, from one random one. code-server does not compress an mp4."""
+    """Write megabytes that all differ. code-server does not compress an mp4."""
     path = hub.home(workspace_id) / "big.mp4"
     random = os.urandom(MIB)
     with path.open("wb") as file:
@@ -173,7 +173,7 @@ def test_vs_code_shows_its_extensions(ide: Page, screenshots: Path, request: pyt
 
 @in_modes(OWN_ORIGINS_BY_DEFAULT)
 def test_vs_code_downloads_and_uploads_big_files(hub: Hub, workspace_id: str, ide: Page) -> None:
-    """The files pass through VS Code's WebSocket, at a cost in the browser that grows with the size."""
+    """The files pass through VS Code's WebSocket, at a cost that grows with the size."""
     big = write_big_file(hub, workspace_id)
     choose(ide, ">Explorer: Focus on Files Explorer", "Explorer")
     rows = ide.locator(".explorer-folders-view .monaco-list-row")

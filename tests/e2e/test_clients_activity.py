@@ -32,16 +32,17 @@ SYSTEM = {
     "LIMITS_MAX_RUNNING_PER_USER": "9",
 }
 NEVER = {"standby_ttl_seconds": 0, "archive_ttl_seconds": 0}
-"""Tests set a TTL when they are ready for it, so that they do not depend on how fast a page loads."""
+"""Tests set a TTL when they are ready, so that they do not depend on the load time of a page."""
 SHORT_IDLE_CHECKS = """{
     const setIntervalAsBefore = window.setInterval;
     window.setInterval = (work, time, ...rest) => time === 30000
         ? setIntervalAsBefore(() => window.isLeftAlone && work(), 500)
         : setIntervalAsBefore(work, time, ...rest);
 }"""
-"""Shortens the time until VS Code reports an idle window from 70 s to 11 s, once `isLeftAlone` is set.
+"""Shortens the time until VS Code reports an idle window from 70 s to 11 s.
 
-VS Code checks for input every 30 s. A report before it has connected would be lost.
+It does so once `isLeftAlone` is set. VS Code checks for input every 30 s. A report before it has
+connected would be lost.
 """
 
 

@@ -134,7 +134,8 @@ async def test_a_session_planted_beside_the_browsers_own_is_refused(fixture: Att
     assert await page.title() == "Sign in again · CodeHub"
     await page.goto(f"http://{PLATFORM}/")
     assert await page.title() == "dashboard", "both are gone"
-    # What is planted for a longer path is neither sent here nor cleared: docs/threat-model.md, "Not stopped".
+    # A cookie that was planted for a longer path is neither sent here nor cleared:
+    # docs/threat-model.md, "Not stopped".
     left = [cookie for cookie in await fixture.context.cookies() if cookie["name"] == "session"]
     assert [cookie["path"] for cookie in left] == ["/api"]
 

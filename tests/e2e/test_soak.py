@@ -1,7 +1,8 @@
 """All floods at once, for ten minutes, beside ordinary users in real Chromium.
 
-The floods come from a stranger, from a user and from that user's workspaces. Other users notice nothing: no
-connection of VS Code closes, no call is rejected or fails, every edit is saved, every sign-in succeeds.
+The floods come from a stranger, from a user and from that user's workspaces. Other users notice
+nothing: no connection of VS Code closes, no call is rejected or fails, every edit is saved, every
+sign-in succeeds.
 """
 
 import base64

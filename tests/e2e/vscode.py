@@ -65,8 +65,8 @@ def run_in_terminal(page: Page, command: str) -> None:
 def open_file(page: Page, name: str) -> None:
     """Open a file, with the cursor in it.
 
-    It must have existed when the first file was opened in this window: during a new search, VS Code shows
-    matches of the previous one and does not correct them.
+    It must have existed when the first file was opened in this window: during a new search, VS Code
+    shows matches of the previous one and does not correct them.
     """
     choose(page, name, name)
     editor = page.locator(f'.editor-instance .monaco-editor[data-uri$="/{name}"]')

@@ -1,4 +1,4 @@
-"""A simulated PostgreSQL and Redis: rows, leadership, hints and activity; every commit is one instant."""
+"""A simulated PostgreSQL: rows, leadership, hints and gateways; every commit is one instant."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace

@@ -122,7 +122,7 @@ class FillingDisk(History):
             self.world.fail("---", "the disk stays below its reserve and no workspace is stopped")
 
     def _check_stop(self, row: Workspace) -> None:
-        """Check the choice: a fair rule leaves at least an even share of the space to each workspace."""
+        """Check that each workspace may keep at least an even share of the space."""
         self.stops += 1
         free, now = self._free(), self.loop.time()
         self._stopped_at = now

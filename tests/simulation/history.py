@@ -96,7 +96,10 @@ class Coordinator:
 
 
 class History:
-    """A run of the control plane. Planted bugs replace `backend`, `gateway` and functions of the product."""
+    """A run of the control plane.
+
+    Planted bugs replace `backend`, `gateway` and functions of the product.
+    """
 
     backend = SimulatedBackend
     gateway = Gateway
@@ -227,7 +230,7 @@ class History:
             self.chance.choice(gateways).recorder.touch(name)
 
     def _recover(self, name: str) -> None:
-        """Recover as the owner would, with a choice if one is required or nothing else has helped."""
+        """Recover as an owner, with a choice if one is required or nothing else has helped."""
         broken = self.database.rows[name].error_reason in (
             ErrorReason.ArchiveCorrupted,
             ErrorReason.RetryExceeded,
@@ -342,7 +345,7 @@ class History:
         self.world.changed(name)
 
     def _create_unmarked_home(self) -> None:
-        """Create a directory without a marker where a home belongs, as a failing disk might leave it."""
+        """Create a home without a marker, as a failing disk might leave it."""
         name = self._choose_or_none(list(self.database.rows))
         disk = self.world.disk(name or "")
         if name is not None and disk.home is None:

@@ -1,4 +1,4 @@
-"""Simulated storage jobs: the steps of `codehub.storage.jobs.work`, any of which may be the last."""
+"""Simulated storage jobs, with the steps of `codehub.storage.jobs.work`. Each may be the last."""
 
 import asyncio
 import random

@@ -96,7 +96,7 @@ class Process:
             raise Killed
 
     def _maybe_write_late(self, write: Callable[[], object]) -> None:
-        """Perhaps finish a cancelled call later: a thread cannot be cancelled while its process lives."""
+        """Perhaps finish a cancelled call later, because a thread cannot be cancelled."""
         if self.alive and self.chance.random() < 0.5:
             self.world.loop.call_later(self.chance.uniform(0, 5), self._write_late, write)
 

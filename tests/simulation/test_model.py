@@ -1,4 +1,4 @@
-"""Exhaustive exploration of one workspace: all interleavings of its events within a budget (ADR 0008)."""
+"""Exhaustive exploration of one workspace, within a budget of events (ADR 0008)."""
 
 import multiprocessing
 import sys

@@ -1,4 +1,4 @@
-"""Planted bugs: each breaks the contract that it should, and nothing breaks without them (ADR 0008)."""
+"""Planted bugs: each breaks its contract, and nothing breaks without them (ADR 0008)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -417,7 +417,10 @@ def test_planted_an_idle_time_that_starts_with_the_request(monkeypatch: pytest.M
 
 
 class ParallelRecoveries(History):
-    """The runtime fails for a while, repeatedly. Then users recover all failed workspaces at once."""
+    """The runtime fails for a while, repeatedly.
+
+    Then users recover all failed workspaces at once.
+    """
 
     fault_seconds = 300.0
 

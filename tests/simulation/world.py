@@ -36,7 +36,7 @@ class Home:
 
 @dataclass
 class Disk:
-    """The directory of a workspace: a home with its marker, its siblings, its lock and its fence."""
+    """Directory of a workspace: a home with its marker, siblings, lock and fence."""
 
     home: Home | None = None
     marker: Generation | None = None
@@ -195,7 +195,7 @@ class World:
         )
 
     def write(self, workspace_id: str, content: bytes) -> bool:
-        """Write from inside the container: this is the newest content from now on, wherever it is stored."""
+        """Write from inside the container. This is the newest content from now on."""
         container = self.containers.get(workspace_id)
         expected = self.expected_homes[workspace_id]
         if (

@@ -1,4 +1,4 @@
-"""Scenarios of cancelled operations: a cancel takes effect although processes die before it is done."""
+"""Scenarios of cancelled operations: a cancel takes effect although processes die."""
 
 from codehub.domain.states import DesiredState, Phase
 from tests.chaos.crash_matrix.scenario import NEWER, NOTHING, OLDER, Kind, Scenario

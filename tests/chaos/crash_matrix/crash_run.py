@@ -85,7 +85,10 @@ async def run_with_crash(
     *,
     optional: bool = False,
 ) -> Outcome:
-    """Run the scenario with one crash. If the step is `optional`, the scenario may end without it."""
+    """Run the scenario with one crash.
+
+    If the step is `optional`, the scenario may end without it.
+    """
     started = time.monotonic()
     try:
         await _start(installation, scenario, crash)
@@ -184,7 +187,7 @@ async def _wait_for_gc_scan(installation: Installation, name: str) -> None:
 
 
 def unexpected_files(installation: Installation, spared: str | None = None) -> list[str]:
-    """Return the files on the disks that neither belong to the workspace nor are expected beside it.
+    """Return the files that neither belong to the workspace nor are expected beside it.
 
     What a cancelled archive has stored is spared: GC keeps it until there is another archive.
     """

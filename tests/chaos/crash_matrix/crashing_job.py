@@ -1,7 +1,7 @@
 """Storage job that a file can instruct to kill itself or its coordinator at a step.
 
-Without instructions it is the job of production. The instructions are beside the directory of the jobs, and
-are removed at the crash.
+Without instructions it is the job of production. The instructions are beside the directory of the
+jobs, and are removed at the crash.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Fork server for coordinators and storage jobs, which saves them the import of their modules.
 
-It has no event loop, thread or connection, so its forks behave like new processes. Each request arrives on
-its own connection, with the file descriptors that the fork inherits. The answer is the fork's process id.
+It has no event loop, thread or connection, so its forks behave like new processes. Each request
+arrives on its own connection, with the file descriptors that the fork inherits. The answer is the
+fork's process id.
 """
 
 import array
@@ -73,7 +74,10 @@ def _answer(connection: socket.socket, listener: socket.socket) -> None:
 
 @contextmanager
 def request_fork(path: str, request: Mapping[str, Any], descriptors: list[int]) -> Iterator[int]:
-    """Yield the process id of a fork by the server at this path. The fork starts when the block ends."""
+    """Yield the process id of a fork by the server at this path.
+
+    The fork starts when the block ends.
+    """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
@@ -145,7 +149,7 @@ class ForkedJobs(LocalJobs):
 
 
 def _is_forked_job(process: Path, directory: Path) -> bool:
-    """Return whether a fork of the server runs the job of this directory, which is its working directory."""
+    """Return whether the process is a fork of the server and its working directory is this one."""
     try:
         words = (process / "cmdline").read_bytes().split(b"\0")
         return os.fsencode(ForkedJobs.fork_server) in words and (process / "cwd").readlink() == directory

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE, wait_for
 
 
 class Process:
-    """Process that need not be a child, held by a pidfd so that a reused process id cannot be confused."""
+    """Process that need not be a child, held by a pidfd, since process ids are reused."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

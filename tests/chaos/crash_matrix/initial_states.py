@@ -13,7 +13,8 @@ from tests.trees import chown_to_home_owner, make_tree, tree_hash
 async def build_initial_states(installation: Installation, bulk: int) -> dict[str, str]:
     """Save every initial state with a coordinator that is not instrumented.
 
-    Return the tree hashes of OLDER and NEWER, and for the checksum of the archive which home it contains.
+    Return the tree hashes of OLDER and NEWER, and for the checksum of the archive which home it
+    contains.
     """
     await installation.clear()
     installation.start()

@@ -167,7 +167,7 @@ class Installation:
     def instructions(
         self, point: CrashPoint | None = None, victims: tuple[str, ...] = (), first_step: str = ""
     ) -> dict[str, Instructions]:
-        """Return the instructions of each process; the coordinator's steps count from `first_step` on."""
+        """Return each process's instructions; the coordinator records from `first_step` on."""
         paths = str(self.root), str(self.journal)
         instructions = {process: Instructions(process, *paths) for process in (JOB, REQUEST)}
         instructions[COORDINATOR] = Instructions(COORDINATOR, *paths, first_step)
@@ -221,7 +221,7 @@ class Installation:
             self.coordinator = None
 
     async def crash_at(self, point: CrashPoint) -> None:
-        """Start a coordinator and wait until it is killed at this point; a job pauses at its point."""
+        """Start a coordinator and wait until it is killed at this point; a job pauses there."""
         instructions = self.instructions(point, (COORDINATOR,))
         coordinator = self.start(instructions | {JOB: replace(instructions[JOB], stays_paused=True)})
         assert await coordinator.ends() and self.has_crashed, f"{point.step} was not reached"

@@ -25,7 +25,7 @@ from tests.services import Services, kill_processes_of, run, short_temp_dir
 from tests.waiting import wait_for
 
 POOL_SIZE = (6 if EVERYTHING else CRASHES_PER_SCENARIO) if shutil.which("bwrap") else 1
-"""One without namespaces: then CodeHub finds a workspace's processes by its user, which all share."""
+"""One without namespaces: then CodeHub finds processes by their user, which all share."""
 
 BULK = 7 << 20
 """Size in bytes of the largest file in a home: more than one part of an upload to S3."""

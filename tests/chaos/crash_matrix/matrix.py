@@ -120,8 +120,8 @@ async def _recordings(
 def cells(scenario: Scenario, first: list[CrashPoint], second: list[CrashPoint]) -> list[Cell]:
     """Return a cell for every crash point that both recordings have.
 
-    In `make test`, points between the same external effects share one cell, and steps that another scenario
-    covers have none. `make test-all` has a cell for every point.
+    In `make test`, points between the same external effects share one cell, and steps that another
+    scenario covers have none. `make test-all` has a cell for every point.
     """
     found = []
     for points in _between_effects(first, set(pairwise(second))):
@@ -136,7 +136,8 @@ def cells(scenario: Scenario, first: list[CrashPoint], second: list[CrashPoint])
 def _can_kill(target: str, point: CrashPoint) -> bool:
     """Return whether the target dies at this point.
 
-    A job survives its coordinator, so one side of the job's steps is enough for the coordinator's crash.
+    A job survives its coordinator, so one side of the job's steps is enough for the coordinator's
+    crash.
     """
     if point.process == COORDINATOR:
         return target == "coordinator"
@@ -151,7 +152,7 @@ def _skipped(scenario: Scenario, first: list[CrashPoint], second: list[CrashPoin
 def _between_effects(
     points: list[CrashPoint], neighbours: set[tuple[CrashPoint, CrashPoint]]
 ) -> list[list[CrashPoint]]:
-    """Group the points of one process between which neither it nor another process has an effect."""
+    """Group the points of one process between which no process has an effect."""
     groups = [points[:1]]
     for before, point in pairwise(points):
         alone = (before.process == COORDINATOR) == (point.process == COORDINATOR) and (
@@ -168,7 +169,10 @@ def _between_effects(
 def _skip_reason(
     point: CrashPoint, scenario: Scenario, first: list[CrashPoint], second: list[CrashPoint]
 ) -> str | None:
-    """Return the reason to skip this point, or None. A failed effect has no AFTER in a recording."""
+    """Return the reason to skip this point, or None.
+
+    A failed effect has no AFTER in a recording.
+    """
     if scenario.only_steps and not EVERYTHING and not re.fullmatch(scenario.only_steps, point.step):
         return OTHER_SCENARIO
     if _REPEATED.fullmatch(point.step):

@@ -1,7 +1,8 @@
 """Named steps of a process, one for each external effect, at which it can be killed.
 
-The functions that change files, processes, objects and rows are wrapped; their callers are the real code. A
-step's name contains no ids, so that it is the same in every run. A number distinguishes repetitions.
+The functions that change files, processes, objects and rows are wrapped; their callers are the real
+code. A step's name contains no ids, so that it is the same in every run. A number distinguishes
+repetitions.
 """
 
 import os

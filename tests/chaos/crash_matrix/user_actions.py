@@ -63,7 +63,7 @@ def request_state(desired: DesiredState) -> Action:
 
 
 def cancel_at(action: Action, point: CrashPoint) -> Action:
-    """Return an action that starts an operation, kills its coordinator at a point, and cancels it."""
+    """Return an action whose operation is cancelled after its coordinator died at a point."""
 
     async def cancel(installation: Installation) -> None:
         await action(installation)

@@ -25,7 +25,7 @@ CREATES_HOME = (Operation.PROVISIONING, Operation.RESTORING)
 
 
 def protects(row: Row, store: Store, arc: Arc) -> bool:
-    """Section 8: "GC removes archives that nothing protects", restated independently of the product."""
+    """Section 8: "GC removes archives that nothing protects", restated independently."""
     if row.purged:
         return False
     kept = any(item.arc == arc and item.kept for item in store.records)
@@ -50,8 +50,8 @@ def has_copy(row: Row, expected: Expected, disk: Disk, store: Store) -> bool:
 
 @check("row expected disk store")
 def a_complete_copy_exists(row: Row, expected: Expected, disk: Disk, store: Store) -> str | None:
-    """At every instant, at least one complete, verified copy of a home exists until its owner has deleted the
-    workspace and the grace period is over."""
+    """At every instant, at least one complete, verified copy of a home exists until its owner has
+    deleted the workspace and the grace period is over."""
     if expected.content is None or expected.lost or row.purged or has_copy(row, expected, disk, store):
         return None
     return f"at least one complete copy of the home exists: nowhere is {expected.content!r}"
@@ -59,7 +59,7 @@ def a_complete_copy_exists(row: Row, expected: Expected, disk: Disk, store: Stor
 
 @check("container disk")
 def a_container_uses_its_own_home(container: Container | None, disk: Disk) -> str | None:
-    """Start, archive, swap-in and delete name the generation they mean and do nothing when it differs."""
+    """Start, archive, swap-in and delete name a generation, and do nothing if it differs."""
     if container is None or container.state == "exited" or disk.home is None or disk.marker is None:
         return None
     if disk.marker == container.home:
@@ -101,7 +101,7 @@ def no_activity_is_lost(activity: Activity) -> str | None:
 
 
 def check_expiry(ttl: Ttl, expiry: DesiredState, row: Row, activity: Activity) -> str | None:
-    """Check that idle is known: RUNNING for the TTL, no use reported, and a report of the gateway."""
+    """Check that idle is known: RUNNING for the TTL, no use, and a report of the gateway."""
     if expiry is not DesiredState.STANDBY:
         return None
     if not row.phase_due:
@@ -154,7 +154,7 @@ def _removes(row: Row) -> bool:
 
 
 def _claims_once(row: Row, after: Row, names: tuple[Op, Arc]) -> str | None:
-    """A claim is one compare-and-swap, with a new op_id and, for an archive, a new archive_op_id."""
+    """A claim is one compare-and-swap, with a new op_id and, if it archives, archive_op_id."""
     if after.op == row.op and after.operation is row.operation:
         return None if after.archive_op == row.archive_op else "only a claim sets an archive_op_id"
     if after.operation is Operation.NONE:
@@ -206,7 +206,7 @@ def _finished_by_its_own_archive(row: Row, decision: Decision, after: Row) -> st
 
 
 def _adopted_home(row: Row, after: Row, expected: Expected, disk: Disk) -> str | None:
-    """A finished restore has exactly the archive's bytes, and only a recovery may replace a lost home."""
+    """A restored home has exactly the archive's bytes. Only a recovery replaces a lost home."""
     if row.home is not None or after.home is None:
         return None
     if disk.home is None or disk.marker != after.home or disk.home == (expected.content or b""):
@@ -297,7 +297,7 @@ def check_late_removal(arc: Arc, row: Row) -> str | None:
 
 
 def check_clearing(gc: Gc, row: Row) -> str | None:
-    """Check that leftovers are kept for the grace period, and a home until its workspace is purged."""
+    """Check that leftovers are kept for the grace period, and homes until the purge."""
     ages = dict(gc.remains)
     if "home" in gc.clear and not row.purged:
         return "GC never removes the home of a workspace that was not purged"

@@ -1,9 +1,8 @@
-"""The steps of `coordinator/controller.py`, `coordinator/observer.py` and
-`database/controller_writes.py`.
+"""Steps of the controller: `controller.py`, `observer.py` and `database/controller_writes.py`.
 
 Loading the row and observing the jobs are one step: a later change of the row makes the save fail,
-whenever the row was loaded. Observing the archive and saving are one step too. An event between them
-either changes the row, so that the save fails, or could as well happen after the save.
+whenever the row was loaded. Observing the archive and saving are one step too. An event between
+them either changes the row, so that the save fails, or could as well happen after the save.
 """
 
 from collections.abc import Iterator
@@ -178,7 +177,7 @@ def _archive_observations(row: Row, store: Store) -> Iterator[tuple[str | None, 
 
 
 def observed_archive(row: Row) -> Arc | None:
-    """`observer._archive`: the archive of the current operation, or else the one that the row names."""
+    """`observer._archive`: the archive of the current operation, or else the row's."""
     return row.archive_op if row.operation.makes_archive else row.archive_key
 
 

@@ -37,7 +37,7 @@ def silence_gets_long(row: Row, lead: Leader) -> Iterator[Step]:
 
 @rule("row lead container", progress=1)
 def start_takes_half_its_time(row: Row, lead: Leader, container: Container | None) -> Iterator[Step]:
-    """Let time pass only where it matters: a start waits for a hung IDE, and its leader observes that."""
+    """Let time pass only where it matters: a leader observes a start that waits for a hung IDE."""
     hung = container is not None and container.state == "hung"
     waits = lead.silent == 1 or (lead.silent == 2 and row.op_due == 0)
     if row.operation is Operation.STARTING and row.op_due < 2 and hung and waits:
@@ -100,7 +100,7 @@ def container_fails(row: Row, container: Container | None) -> Iterator[Step]:
     if container.state != "exited":
         yield step("the container dies", "die", container=container._replace(state="exited"))
     if container.state == "ready":
-        # A leader that never observed it ready cannot tell it from one that never answers: a timeout.
+        # A leader that never observed it ready takes it for one that never answers: a timeout.
         cost = "die" if row.ready.status else "timeout"
         yield step("the IDE stops answering", cost, container=container._replace(state="hung"))
     yield step("someone removes the container", "outside", container=None)

@@ -151,7 +151,10 @@ def _fence_out_containers(
 
 @rule("me disk container", leaders=True, progress=4, at="held")
 def start(me: str, leader: Leader, disk: Disk, container: Container | None) -> Iterator[Step]:
-    """`runtime.start`, under the lock. It fails without a home, and leaves a running container alone."""
+    """`runtime.start`, under the lock.
+
+    It fails without a home, and leaves a running container alone.
+    """
     yield step(f"{me}: the start fails", "fault", me=failed(me, leader, ErrorReason.ActionFailed))
     if disk.home is None:
         yield step(f"{me}: no home to start on", me=failed(me, leader, ErrorReason.ContainerWithoutVolume))

@@ -203,7 +203,7 @@ class Model:
                 yield made, self.canonical(tuple(new)), item
 
     def undisturbed_step(self, state: State) -> tuple[str, State] | None:
-        """Return the next step without any disturbance: the first that applies, in order of `progress`."""
+        """Return the next step without disturbances: the first that applies, by `progress`."""
         best: tuple[int, Step, State] | None = None
         for made, new, item in self.outcomes_of(state):
             if item.progress is None or made.cost is not None or new == state:

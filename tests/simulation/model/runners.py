@@ -106,7 +106,7 @@ def commit(activity: Activity, read: int) -> tuple[str, Activity]:
 
 
 def remove(activity: Activity, read: int) -> tuple[str, Activity]:
-    """`bus.activity.remove`: a score that has grown since it was read is newer activity, and stays."""
+    """`bus.activity.remove`: a score that has grown since the read is newer, and stays."""
     gone = activity.redis is not None and activity.redis <= read
     return "removes it from Redis", activity._replace(redis=None) if gone else activity
 
@@ -268,7 +268,7 @@ def gc_clears(gc: Gc, jobs: tuple[Job, ...], disk: Disk, row: Row, lead: Leader)
 
 @rule("gc row store expected lead", needs="gc")
 def gc_checks_again(gc: Gc, row: Row, store: Store, expected: Expected, lead: Leader) -> Iterator[Step]:
-    """Check once more with the row locked, and commit: from then on nothing can choose the archive."""
+    """Check again with the row locked, and commit: then nothing can choose the archive."""
     if gc.at != "due" or gc.clear or not gc.due:
         return
     if is_stale(gc.epoch, lead):

@@ -141,8 +141,8 @@ class Store(NamedTuple):
 class Job(NamedTuple):
     """A storage job. `state`: queued, half, marked, acted (it still runs), done, failed or gone.
 
-    `read` is what it has moved so far. `starters` are the leaders that remember having started it: 1 the
-    current one, 2 the stale one.
+    `read` is what it has moved so far. `starters` are the leaders that remember having started it:
+    1 the current one, 2 the stale one.
     """
 
     op: Op | None
@@ -192,7 +192,7 @@ class ObservedJob(NamedTuple):
 
 
 class PartialObservation(NamedTuple):
-    """What a leader has observed so far in this reconcile. "unknown" and "skipped" are values too."""
+    """Observations of a leader in this reconcile. "unknown" and "skipped" are values too."""
 
     job: ObservedJob | None = None
     deletion: ObservedJob | None = None
@@ -202,11 +202,13 @@ class PartialObservation(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """A controller. `at`: idle, jobs, container, volume (last observed), act, held, fenced or failed.
+    """A controller.
 
-    `row` is the row that it loaded, if that has changed since. `valid`: the row has not changed since
-    the save. `job_runs`: a job of the attempt ran when the effect was decided. `seen`, `silent` and
-    `fenced` (the disk is fenced against earlier leaders) are in memory only.
+    `at`: idle, jobs, container, volume (last observed), act, held, fenced or failed.
+
+    `row` is the row that it loaded, if that has changed since. `valid`: the row has not changed
+    since the save. `job_runs`: a job of the attempt ran when the effect was decided. `seen`,
+    `silent` and `fenced` (the disk is fenced against earlier leaders) are in memory only.
     """
 
     epoch: int
@@ -223,10 +225,10 @@ class Leader(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """`last_access` is the row's, `redis` the ZSET's, `unsent` the gateway's; up to `idle` is long ago.
+    """Newest use: `last_access` in the row, `redis` in the ZSET, `unsent` in the gateway.
 
-    `recent_report`: the gateway has reported within the standby TTL. `sent`: it has written to Redis, and its
-    heartbeat is still to come.
+    A use up to `idle` is long ago. `recent_report`: the gateway has reported within the standby
+    TTL. `sent`: it has written to Redis, and its heartbeat is still to come.
     """
 
     last_access: Stamp = Stamp(1)
@@ -255,8 +257,8 @@ class TtlSnapshot(NamedTuple):
 class Ttl(NamedTuple):
     """The TTL runner. `at`: idle, begun, read, carried, ready, seen.
 
-    `recent_report` is the gateway's heartbeat as it was read, and `reported` the newest use that was
-    reported by then.
+    `recent_report` is the gateway's heartbeat as it was read, and `reported` the newest use that
+    was reported by then.
     """
 
     epoch: int = 0
@@ -270,9 +272,9 @@ class Ttl(NamedTuple):
 class Gc(NamedTuple):
     """The GC runner. `at`: idle, listed, due or checked.
 
-    Known orphans in the store (`orphans`) and beside the home (`remains`) have an age: 0 new, 1 over
-    the orphan grace, 2 over the retention. `empty_database`: the database that it reads is empty,
-    because it was lost or is another installation's.
+    Known orphans in the store (`orphans`) and beside the home (`remains`) have an age: 0 new, 1
+    over the orphan grace, 2 over the retention. `empty_database`: the database that it reads is
+    empty, because it was lost or is another installation's.
     """
 
     epoch: int = 0

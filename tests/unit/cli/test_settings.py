@@ -142,7 +142,7 @@ def test_plain_http_of_workspaces_on_a_public_name_needs_acceptance_too() -> Non
 @pytest.mark.parametrize("apps", [None, "", "localhost", "apps.localhost:8080"])
 @pytest.mark.parametrize("url", ["https://hub.example.org", "http://localhost:8080", "http://127.0.0.1", ""])
 def test_https_and_loopback_need_no_acceptance(url: str, apps: str | None) -> None:
-    """A proxy that terminates TLS counts as https, because PUBLIC_BASE_URL is the address in the browser."""
+    """A proxy that terminates TLS counts as https, the scheme of PUBLIC_BASE_URL."""
     domain = "apps.example.net" if url.startswith("https:") else apps
     for accepted in (False, True):
         loaded = settings.load(public_base_url=url, allow_insecure_http=accepted, apps_domain=domain)
