@@ -37,7 +37,7 @@ _REFRESH: Final = '<noscript><meta http-equiv="refresh" content="2"></noscript>'
 class PageAction:
     """A button that sends a request to the API, and then reloads the page.
 
-    Without scripts it is a form, which sends `form` to the gateway (page_forms.py).
+    Without scripts it is a form, which sends `form` to the gateway (page_form_handler.py).
     """
 
     label: str

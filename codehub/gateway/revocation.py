@@ -18,7 +18,7 @@ RETRY_SECONDS: Final = 1.0
 
 
 class RevocationHandler:
-    """Handler of the push channel's events."""
+    """Handler of the events of the invalidation listener."""
 
     def __init__(
         self, route_cache: RouteCache, connections: OpenConnections, drop_upstream: Callable[[str], None]

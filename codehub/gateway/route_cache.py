@@ -1,6 +1,6 @@
 """Cache of sessions and routes, so that the hot path reads neither PostgreSQL nor Redis.
 
-Entries are valid only while the push channel that invalidates them answers. A lookup that an
+Entries are valid only while the connection of the invalidation listener answers. A lookup that an
 invalidation overtakes is repeated, so that nothing older than the last push enters the cache.
 """
 

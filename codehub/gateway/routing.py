@@ -23,15 +23,15 @@ from codehub.domain.states import Operation, Phase
 from codehub.gateway import cookies, refusals
 from codehub.gateway.activity import ActivityRecorder
 from codehub.gateway.config import GatewayConfig
-from codehub.gateway.cookie_guard import CookieGuard
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.relay import Relay
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.http1.route_result import Lookup, RouteResult
 from codehub.gateway.origin_check import is_cross_origin
-from codehub.gateway.page_forms import PageForms
+from codehub.gateway.page_form_handler import PageFormHandler
 from codehub.gateway.pages import Pages
+from codehub.gateway.planted_cookies import PlantedCookieCheck
 from codehub.gateway.platform_tokens import target_holds_token
 from codehub.gateway.port_errors import PortErrors
 from codehub.gateway.refusals import Refusals
@@ -71,9 +71,9 @@ class Router:
         self._entry = entry
         self._relays = RelayBuilder(config, recorder)
         self._refusals = Refusals(config.origins, pages)
-        self._forms = PageForms(config.origins, route_cache, pages)
+        self._forms = PageFormHandler(config.origins, route_cache, pages)
         self._port_errors = PortErrors(pages)
-        self._cookie_guard = CookieGuard(config.origins, pages)
+        self._planted_cookies = PlantedCookieCheck(config.origins, pages)
         self._pages = pages
         self._key = cookie_key
 
@@ -87,7 +87,7 @@ class Router:
         return self._stay_on_https(head, result) if isinstance(result, Reply) else result
 
     def refuse_too_large(self, data: bytes) -> Reply | None:
-        return self._cookie_guard.refuse_too_large(data)
+        return self._planted_cookies.refuse_too_large(data)
 
     def unreachable(self, head: RequestHead, relay: Relay) -> Reply:
         if relay.port:
@@ -124,7 +124,7 @@ class Router:
 
     def _route(self, head: RequestHead, peer: str) -> RouteResult:
         host = self._origins.normal(head.host)
-        if refusal := self._cookie_guard.refuse(head, host):
+        if refusal := self._planted_cookies.refuse(head, host):
             return refusal
         workspace_id = self._origins.workspace_of(host)
         if workspace_id is not None:

@@ -28,11 +28,11 @@ from codehub.gateway.http1.interfaces import ManagedConnection
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.turn_queue import TurnQueue
 from codehub.gateway.http1.upstream import Pool
+from codehub.gateway.invalidation_listener import InvalidationListener
 from codehub.gateway.metrics import GatewayMetrics, WorkerMetrics
 from codehub.gateway.open_connections import OpenConnections
 from codehub.gateway.pages import Pages
 from codehub.gateway.postgres_source import PostgresSource
-from codehub.gateway.push_channel import PushChannel
 from codehub.gateway.revocation import RevocationHandler
 from codehub.gateway.route_cache import RouteCache, Source
 from codehub.gateway.routing import Router
@@ -237,7 +237,7 @@ async def serve(
         cookie_key = await gateway_queries.read_cookie_key(config.database_url)
         source = PostgresSource(engine, config.limits, counts.woke)
         gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key, counts)
-        channel = PushChannel(config.database_url, gateway.revocation)
+        channel = InvalidationListener(config.database_url, gateway.revocation)
         reporter = ActivityReporter(
             gateway.recorder, ActivityLog(redis), GatewayRegistry(config.database_url)
         )

@@ -14,8 +14,8 @@ from codehub.gateway.http1.buffered_input import BufferedInput
 from codehub.gateway.http1.exchange import Exchange
 from codehub.gateway.http1.interfaces import Worker
 from codehub.gateway.http1.relay import Relay
-from codehub.gateway.http1.repeated_request import RepeatedRequest, make_repeatable
 from codehub.gateway.http1.reply import Reply
+from codehub.gateway.http1.request_fast_path import RequestFastPath, make_fast_path
 from codehub.gateway.http1.request_head import (
     MAX_HEAD,
     BadRequestError,
@@ -45,8 +45,8 @@ class ClientConnection(BufferedInput):
     __slots__ = (
         "_body",
         "_exchange",
+        "_fast_path",
         "_grant",
-        "_repeatable",
         "_request",
         "_state",
         "_tunnel",
@@ -66,7 +66,7 @@ class ClientConnection(BufferedInput):
         self._exchange: Exchange | Tunnel | None = None
         self._tunnel: Tunnel | None = None
         self._grant: Grant | None = None
-        self._repeatable: RepeatedRequest | None = None
+        self._fast_path: RequestFastPath | None = None
 
     # Called by the transport
 
@@ -230,7 +230,7 @@ class ClientConnection(BufferedInput):
         upstream.user = tunnel
         self._state = TUNNEL
         self._exchange = self._tunnel = tunnel
-        self._repeatable = None
+        self._fast_path = None
         self.deadline = math.inf
         self._receive_buffered()
         return tunnel
@@ -270,20 +270,20 @@ class ClientConnection(BufferedInput):
 
     def _repeat_request(self, data: bytes) -> bool:
         """Relay a request that repeats the one before it; False if it does not."""
-        repeatable = self._repeatable
-        if repeatable is None:
+        fast_path = self._fast_path
+        if fast_path is None:
             return False
-        relay = repeatable.repeat(data, self.gateway.route_cache, self.gateway.recorder)
+        relay = fast_path.repeat(data, self.gateway.route_cache, self.gateway.recorder)
         if relay is None:
             return False
-        self._request = repeatable.head
+        self._request = fast_path.head
         self._state = BUSY
         self.deadline = self.gateway.now + self.gateway.timeouts.response
-        self._start_exchange(repeatable.head, relay)
+        self._start_exchange(fast_path.head, relay)
         return True
 
     def _read_request(self, data: bytes) -> None:
-        self._repeatable = None
+        self._fast_path = None
         try:
             head = parse_head(data)
         except BadRequestError as error:
@@ -299,7 +299,7 @@ class ClientConnection(BufferedInput):
             return
         self._carry_out(head, result)
         if isinstance(result, Relay):
-            self._repeatable = make_repeatable(data, head, result)
+            self._fast_path = make_fast_path(data, head, result)
 
     async def _look_up(self, head: RequestHead, lookup: Lookup) -> None:
         result = await self.gateway.router.settle(lookup, head)

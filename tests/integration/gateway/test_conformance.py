@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from codehub.gateway.http1.repeated_request import RepeatedRequest
+from codehub.gateway.http1.request_fast_path import RequestFastPath
 from tests.integration.gateway.conformance import (
     aborts,
     bodies,
@@ -73,14 +73,14 @@ async def test_a_repeated_request_is_relayed_by_comparison(
 ) -> None:
     """This shows that the cases above test the comparison."""
     repeats = []
-    repeat = RepeatedRequest.repeat
+    repeat = RequestFastPath.repeat
 
-    def recorded(self: RepeatedRequest, *arguments: Any) -> Any:
+    def recorded(self: RequestFastPath, *arguments: Any) -> Any:
         relay = repeat(self, *arguments)
         repeats.append(relay is not None)
         return relay
 
-    monkeypatch.setattr(RepeatedRequest, "repeat", recorded)
+    monkeypatch.setattr(RequestFastPath, "repeat", recorded)
     await runner.run(TABLE["heads: a plain request"], times=2)
     assert repeats == [True, True]  # the second one, and the probe
 

@@ -16,7 +16,7 @@ from codehub.coordinator.event_listener import EventListener
 from codehub.database.engine import create_engine
 from codehub.gateway.activity import ActivityRecorder
 from codehub.gateway.activity_reporter import ActivityReporter
-from codehub.gateway.push_channel import PushChannel
+from codehub.gateway.invalidation_listener import InvalidationListener
 from codehub.host.cancellation import raise_if_cancelled
 from tests.waiting import PATIENCE
 
@@ -77,7 +77,7 @@ LOOPS: dict[str, Callable[[Swallowing], Coroutine[Any, Any, None]]] = {
         ActivityRecorder(), SwallowingRedis(call), GatewayRegistry()
     ).run(0),
     "ended sessions": lambda _: SessionRevocations(NO_DATABASE, create_engine(NO_DATABASE)).run(),
-    "routes": lambda _: PushChannel(NO_DATABASE, MagicMock()).run(),
+    "routes": lambda _: InvalidationListener(NO_DATABASE, MagicMock()).run(),
     "workspace events": lambda _: EventListener(
         NO_DATABASE, MagicMock(), sse_prefix="events:", hint=MagicMock(), resync=MagicMock()
     ).run(),

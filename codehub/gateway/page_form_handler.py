@@ -23,7 +23,7 @@ from codehub.gateway.workspace_entry import local_path
 from codehub.gateway.workspace_request import WorkspaceRequest
 
 
-class PageForms:
+class PageFormHandler:
     """Handler of the forms. Each redirects to the page that it was on."""
 
     def __init__(self, origins: Origins, route_cache: RouteCache, pages: Pages) -> None:

@@ -21,8 +21,8 @@ _RESERVED = RESERVED_PREFIX.encode()
 _REQUEST_LINE = re.compile(rb"GET (/[!-\"$-~]*) HTTP/1\.1")
 
 
-class RepeatedRequest:
-    """A permitted GET, and what the next one must have in common with it."""
+class RequestFastPath:
+    """A permitted GET, with the fields that the next one must have in common with it."""
 
     __slots__ = (
         "_after_target",
@@ -81,7 +81,7 @@ class RepeatedRequest:
         return relay
 
 
-def make_repeatable(data: bytes, head: RequestHead, relay: Relay) -> RepeatedRequest | None:
+def make_fast_path(data: bytes, head: RequestHead, relay: Relay) -> RequestFastPath | None:
     """Return the fast path for requests like this one, or None if more than the target may differ."""
     is_repeatable = (
         relay.request is not None
@@ -91,4 +91,4 @@ def make_repeatable(data: bytes, head: RequestHead, relay: Relay) -> RepeatedReq
         and not head.wants_websocket
         and b"upgrade" not in head.fields
     )
-    return RepeatedRequest(data, head, relay) if is_repeatable else None
+    return RequestFastPath(data, head, relay) if is_repeatable else None

@@ -1,4 +1,4 @@
-"""Refuses requests whose cookies another page may have planted, and clears those cookies.
+"""Check for cookies that another page may have planted: it rejects the request and clears them.
 
 A page of any host below a shared domain can set cookies for that domain: a second session cookie, or
 so many that servers refuse the request. The browser sends them until a response expires them.
@@ -20,8 +20,8 @@ MAX_CLEARING: Final = 48 << 10
 """Bytes of Set-Cookie values in one reply: browsers and proxies limit the size of a head."""
 
 
-class CookieGuard:
-    """Check of the cookies of every request."""
+class PlantedCookieCheck:
+    """Check of the cookies of every request, for a second session or too many of them."""
 
     def __init__(self, origins: Origins, pages: Pages) -> None:
         self._origins = origins

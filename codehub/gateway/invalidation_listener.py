@@ -1,4 +1,4 @@
-"""Push channel: PostgreSQL notifies the gateway of changes when they are committed."""
+"""Listener for the notifications that PostgreSQL sends to the gateway when a change is committed."""
 
 import json
 from typing import Final
@@ -16,7 +16,7 @@ LONGEST_PAUSE: Final = 2.0
 CHANNELS: Final = ("route_changed", "session_ended", "user_changed")
 
 
-class PushChannel:
+class InvalidationListener:
     """Subscriber that turns notifications into invalidations of the route cache and revocations."""
 
     def __init__(self, database_url: str, revocation: RevocationHandler) -> None:

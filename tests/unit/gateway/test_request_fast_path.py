@@ -16,7 +16,7 @@ from codehub.domain.states import Operation, Phase
 from codehub.gateway import cookies
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.http1.client_connection import ClientConnection
-from codehub.gateway.http1.repeated_request import RepeatedRequest
+from codehub.gateway.http1.request_fast_path import RequestFastPath
 from codehub.gateway.http1.upstream import UpstreamConnection
 from codehub.gateway.route_cache import Source
 from codehub.gateway.server import Gateway
@@ -115,14 +115,14 @@ def workspace_cookie(host: str) -> str:
 def repeats(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each request that the fast path tried was a repeated one."""
     seen: list[bool] = []
-    repeat = RepeatedRequest.repeat
+    repeat = RequestFastPath.repeat
 
-    def observed(self: RepeatedRequest, *arguments: Any) -> object:
+    def observed(self: RequestFastPath, *arguments: Any) -> object:
         relay = repeat(self, *arguments)
         seen.append(relay is not None)
         return relay
 
-    monkeypatch.setattr(RepeatedRequest, "repeat", observed)
+    monkeypatch.setattr(RequestFastPath, "repeat", observed)
     yield seen
 
 
