@@ -4,8 +4,8 @@ import os
 
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.process.isolation_probe import find_barriers
-from codehub.runtimes.process.resource_limits import CONTROLLERS
+from codehub.runtimes.process.barrier_detection import find_barriers
+from codehub.runtimes.process.cgroup_caps import CONTROLLERS
 from codehub.runtimes.process.sandbox import IsolationBarriers
 from codehub.runtimes.process.stale_processes import Isolation
 from codehub.settings import Settings

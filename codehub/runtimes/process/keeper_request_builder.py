@@ -16,11 +16,11 @@ from codehub.domain.port_links import PortLinks
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.block_device import disk_of
 from codehub.runtimes.egress import Egress, routing_rules
-from codehub.runtimes.process import resource_limits
+from codehub.runtimes.process import cgroup_caps
+from codehub.runtimes.process.cgroup_caps import Caps, Cgroups, DiskCap
 from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, KeeperRequest
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, Uplink
-from codehub.runtimes.process.resource_limits import Caps, Cgroups, DiskCap
 from codehub.runtimes.process.sandbox import IsolationBarriers, sandboxed_command, unsandboxed_command
 from codehub.runtimes.process.stale_processes import Isolation
 from codehub.runtimes.process.state_directory import StateDirectory
@@ -77,7 +77,7 @@ def build_request(
         sandbox_depth=command.sandbox_depth,
         launch_until=time.monotonic() + LAUNCH_WITHIN_SECONDS,
         files=command.files,
-        groups=resource_limits.group_settings(
+        groups=cgroup_caps.group_settings(
             barriers.cgroups, group_name(directory), _caps(spec, barriers, command.sandbox_depth)
         ),
         keeper_groups=list(barriers.cgroups.keeper_groups),

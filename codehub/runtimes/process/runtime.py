@@ -22,11 +22,11 @@ from codehub.host.processes import ProcessId, boot_id, processes_with_argument
 from codehub.runtimes.base import ABSENT, RuntimeFailure, RuntimeUnobservable, WorkloadSpec, output_excerpt
 from codehub.runtimes.egress import DEFAULT_EGRESS, Egress
 from codehub.runtimes.process import cgroups, keeper, keeper_request_builder
+from codehub.runtimes.process.barrier_detection import find_barriers
+from codehub.runtimes.process.cgroup_caps import find_cgroups
 from codehub.runtimes.process.forkserver_client import FORK_SERVER
-from codehub.runtimes.process.isolation_probe import find_barriers
 from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, KeeperRequest
 from codehub.runtimes.process.keeper_request_builder import RuntimeConfig
-from codehub.runtimes.process.resource_limits import find_cgroups
 from codehub.runtimes.process.sandbox import IsolationBarriers
 from codehub.runtimes.process.stale_processes import Isolation, StaleProcessesAlive, kill_stale_processes
 from codehub.runtimes.process.state_directory import (

@@ -12,8 +12,8 @@ from codehub.domain.images import expand_command
 from codehub.domain.workspace_names import as_host_name
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.process import tmpfs
+from codehub.runtimes.process.cgroup_caps import NO_CGROUPS, Cgroups
 from codehub.runtimes.process.network import RESOLVER
-from codehub.runtimes.process.resource_limits import NO_CGROUPS, Cgroups
 from codehub.runtimes.process.stale_processes import WORKSPACE_VARIABLE, Isolation
 from codehub.runtimes.process.state_directory import StateDirectory
 

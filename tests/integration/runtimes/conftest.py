@@ -21,7 +21,7 @@ from codehub.domain.observation import ContainerFact
 from codehub.host.processes import processes_with_argument
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.egress import DEFAULT_EGRESS, Egress
-from codehub.runtimes.process.isolation_probe import find_barriers
+from codehub.runtimes.process.barrier_detection import find_barriers
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.runtimes.process.sandbox import IsolationBarriers
 from codehub.runtimes.process.state_directory import StateDirectory

@@ -49,7 +49,7 @@ def test_root_has_an_uplink_whatever_the_mode_of_the_device(mode: str) -> None:
     check = {"argv": ["/bin/true"], "env": {}, "groups": {}, "uplink": uplink}
     machine = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", f'{tun_device(mode)} && exec "$@"', "-"]
     done = subprocess.run(
-        [*machine, sys.executable, "-m", "codehub.runtimes.process.isolation_check"],
+        [*machine, sys.executable, "-m", "codehub.runtimes.process.isolation_check_program"],
         input=json.dumps(check).encode(),
         capture_output=True,
         check=True,

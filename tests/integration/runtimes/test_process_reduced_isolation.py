@@ -18,8 +18,8 @@ import codehub
 from codehub.domain.images import BUILT_IN
 from codehub.host.processes import processes_of_user
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.process import isolation_probe, tmpfs
-from codehub.runtimes.process.resource_limits import NO_CGROUPS
+from codehub.runtimes.process import barrier_detection, tmpfs
+from codehub.runtimes.process.cgroup_caps import NO_CGROUPS
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.runtimes.process.stale_processes import Isolation
 from tests.integration.runtimes.conftest import (
@@ -108,7 +108,7 @@ async def test_a_helper_that_hangs_weakens_no_isolation_and_is_killed(
     duration = f"601.{os.getpid()}"
     fake(no_bwrap, "slirp4netns", f"sleep {duration} & sleep {duration} & wait")
     with monkeypatch.context() as patched:
-        patched.setattr(isolation_probe, "_PROBE_SECONDS", 3)
+        patched.setattr(barrier_detection, "_PROBE_SECONDS", 3)
         with pytest.raises(RuntimeFailure, match=r"slirp4netns: no answer within 3 s.*The next start"):
             await fixture.runtime.start(fixture.spec("w1"))
     assert not has_process(duration)

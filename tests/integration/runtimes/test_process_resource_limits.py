@@ -20,9 +20,9 @@ from codehub.host.processes import ProcessId, descendants
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.block_device import disk_of
 from codehub.runtimes.open_files import open_files
-from codehub.runtimes.process import cgroups, resource_limits
+from codehub.runtimes.process import cgroup_caps, cgroups
+from codehub.runtimes.process.cgroup_caps import NO_CGROUPS, Caps, Cgroups
 from codehub.runtimes.process.network import MAX_CONNECTIONS
-from codehub.runtimes.process.resource_limits import NO_CGROUPS, Caps, Cgroups
 from tests.integration.runtimes.conftest import (
     ALONE,
     DELEGATE,
@@ -302,7 +302,7 @@ async def test_a_value_that_the_kernel_rejects_fails_the_start_and_is_named(
 ) -> None:
     found = (await capped.runtime.barriers()).cgroups
     group = Path(found.parents["pids"], f"refused-{capped.data_dir.name}")
-    monkeypatch.setattr(resource_limits, "group_settings", lambda *_: {str(group): {"pids.max": "4194305"}})
+    monkeypatch.setattr(cgroup_caps, "group_settings", lambda *_: {str(group): {"pids.max": "4194305"}})
     with pytest.raises(RuntimeFailure, match=r"no cap of 4194305 \(for pids.max\): see `cpus`"):
         await capped.runtime.start(capped.spec("w1"))
     assert not group.exists() and not (await capped.runtime.status("w1")).running
@@ -383,7 +383,7 @@ def test_groups_that_a_workspace_created_end_with_it(version_2: Path) -> None:
     version_2.mkdir()
     for path in (version_2, version_2 / "cgroup.procs", version_2 / "cgroup.subtree_control"):
         os.chown(path, DELEGATE, DELEGATE)
-    plan = resource_limits.group_settings(Cgroups(2, {"pids": str(version_2)}), "w1", Caps(1, 1 << 30, 100))
+    plan = cgroup_caps.group_settings(Cgroups(2, {"pids": str(version_2)}), "w1", Caps(1, 1 << 30, 100))
     as_delegate(MAKE, json.dumps({group: _core(settings) for group, settings in plan.items()}))
     with workspace_of_delegate(version_2 / "w1" / "run", MAKE_GROUPS) as workspace:
         assert workspace.stdout is not None

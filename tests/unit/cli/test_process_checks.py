@@ -6,7 +6,7 @@ from codehub.cli import process_checks
 from codehub.cli.findings import Severity
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import RuntimeFailure
-from codehub.runtimes.process.resource_limits import Cgroups
+from codehub.runtimes.process.cgroup_caps import Cgroups
 from codehub.runtimes.process.sandbox import IsolationBarriers
 from codehub.runtimes.process.stale_processes import Isolation
 from codehub.settings import Settings

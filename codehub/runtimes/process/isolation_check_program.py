@@ -1,8 +1,8 @@
-"""Tries one isolation barrier as a start would use it.
+"""Program that tries one isolation barrier as a start would use it.
 
-`python -m codehub.runtimes.process.isolation_check` reads an `IsolationCheck` from standard input
-and prints a `IsolationCheckResult`. It is a separate program because it forks, and its caller has
-threads. All that it starts is below it in the process tree, so that the caller can kill it.
+`python -m codehub.runtimes.process.isolation_check_program` reads an `IsolationCheck` from standard
+input and prints an `IsolationCheckResult`. It is a separate program because it forks, and its
+caller has threads. All that it starts is below it in the process tree, so that the caller can kill it.
 """
 
 from __future__ import annotations

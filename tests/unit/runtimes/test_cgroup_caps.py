@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from codehub.runtimes.process import cgroups, resource_limits
-from codehub.runtimes.process.resource_limits import Caps, Cgroups, DiskCap, find_cgroups
+from codehub.runtimes.process import cgroup_caps, cgroups
+from codehub.runtimes.process.cgroup_caps import Caps, Cgroups, DiskCap, find_cgroups
 
 CAPS = Caps(cpus=1.5, memory_bytes=2 << 30, pids=100)
 ALL = "cpu memory pids"
@@ -39,7 +39,7 @@ def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
         "memory": f"{tmp_path}/memory/codehub",
         "pids": f"{tmp_path}/pids/codehub",
     }
-    assert resource_limits.group_settings(found, "w1", CAPS) == {
+    assert cgroup_caps.group_settings(found, "w1", CAPS) == {
         f"{tmp_path}/cpu,cpuacct/codehub/w1": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "150000"},
         f"{tmp_path}/memory/codehub/w1": {
             "memory.limit_in_bytes": "2147483648",
@@ -60,11 +60,11 @@ def test_a_disk_is_capped_where_version_1_has_groups_for_it(tmp_path: Path) -> N
     found = find_cgroups(text, "1:pids:/\n2:blkio:/\n", is_root=True)
     assert found.io_parent == f"{tmp_path}/blkio/codehub"
     assert found.every_parent == {f"{tmp_path}/blkio/codehub", f"{tmp_path}/pids/codehub"}
-    assert resource_limits.group_settings(found, "w1", DISK)[f"{tmp_path}/blkio/codehub/w1"] == {
+    assert cgroup_caps.group_settings(found, "w1", DISK)[f"{tmp_path}/blkio/codehub/w1"] == {
         "blkio.throttle.read_bps_device": "254:0 50000000",
         "blkio.throttle.write_bps_device": "254:0 50000000",
     }
-    assert list(resource_limits.group_settings(found, "w1", CAPS)) == [f"{tmp_path}/pids/codehub/w1"]
+    assert list(cgroup_caps.group_settings(found, "w1", CAPS)) == [f"{tmp_path}/pids/codehub/w1"]
 
 
 def test_version_2_caps_a_disk_in_the_group_of_all_caps(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_version_2_caps_a_disk_in_the_group_of_all_caps(tmp_path: Path) -> None:
     group(tmp_path / "codehub", offered=f"{ALL} io", delegated=f"{ALL} io")
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/a\n", is_root=True)
     assert found.io_parent == f"{tmp_path}/codehub"
-    planned = resource_limits.group_settings(found, "w1", DISK)[f"{tmp_path}/codehub/w1"]
+    planned = cgroup_caps.group_settings(found, "w1", DISK)[f"{tmp_path}/codehub/w1"]
     assert planned["io.max"] == "254:0 rbps=50000000 wbps=50000000"
     assert planned["pids.max"] == "100"
 
@@ -82,7 +82,7 @@ def test_version_2_caps_no_disk_if_io_is_not_delegated(tmp_path: Path) -> None:
     group(tmp_path / "codehub", offered=ALL, delegated=ALL)
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/a\n", is_root=True)
     assert found.io_parent is None and found.why_not_all == ""
-    assert "io.max" not in resource_limits.group_settings(found, "w1", DISK)[f"{tmp_path}/codehub/w1"]
+    assert "io.max" not in cgroup_caps.group_settings(found, "w1", DISK)[f"{tmp_path}/codehub/w1"]
 
 
 def test_other_users_than_root_use_their_own_group_of_version_1(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_read_only_hierarchy_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pids").write_text("not a directory")
     found = find_cgroups(mount("cgroup", tmp_path / "pids", "rw,pids"), "3:pids:/\n", is_root=True)
     assert found.parents == {} and "pids: " in found.why_not_all
-    assert resource_limits.group_settings(found, "w1", CAPS) == {}
+    assert cgroup_caps.group_settings(found, "w1", CAPS) == {}
 
 
 def test_version_2_has_one_group_for_all(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_version_2_has_one_group_for_all(tmp_path: Path) -> None:
     found = find_cgroups(mount("cgroup2", tmp_path), "0::/system.slice/codehub.service\n", is_root=True)
     parents = dict.fromkeys(ALL.split(), f"{tmp_path}/codehub")
     assert found == Cgroups(2, parents, keeper_groups=(f"{tmp_path}/codehub/keepers",))
-    assert resource_limits.group_settings(found, "w1", CAPS) == {
+    assert cgroup_caps.group_settings(found, "w1", CAPS) == {
         f"{tmp_path}/codehub/w1": {
             "cpu.max": "150000 100000",
             "memory.max": "2147483648",
@@ -188,7 +188,7 @@ def test_out_of_memory_kills_are_counted(tmp_path: Path, name: str, text: str) -
 
 
 def test_a_tiny_share_of_a_processor_is_raised_to_the_kernels_minimum() -> None:
-    plan = resource_limits.group_settings(Cgroups(2, {"cpu": "/p"}), "w1", Caps(0.001, 1, 1))
+    plan = cgroup_caps.group_settings(Cgroups(2, {"cpu": "/p"}), "w1", Caps(0.001, 1, 1))
     assert plan["/p/w1"]["cpu.max"] == "1000 100000"
 
 

@@ -1,4 +1,4 @@
-"""Probes which isolation barriers this machine supports, by trying each one."""
+"""Detection of the isolation barriers that this machine supports, by trying each one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from codehub.domain.states import ErrorReason
 from codehub.host.processes import descendants
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.egress import DEFAULT_EGRESS, routing_rules
-from codehub.runtimes.process import resource_limits, seccomp
+from codehub.runtimes.process import cgroup_caps, seccomp
+from codehub.runtimes.process.cgroup_caps import Caps, Cgroups, find_cgroups
 from codehub.runtimes.process.forkserver_client import PYTHON_ENVIRONMENT, python_program
-from codehub.runtimes.process.isolation_check import IsolationCheck, IsolationCheckResult
+from codehub.runtimes.process.isolation_check_program import IsolationCheck, IsolationCheckResult
 from codehub.runtimes.process.netlink import own_networks
 from codehub.runtimes.process.network import HELPER_UID_OFFSET, RESOLVER, Uplink
-from codehub.runtimes.process.resource_limits import Caps, Cgroups, find_cgroups
 from codehub.runtimes.process.sandbox import SYSTEM_PATH, IsolationBarriers, check_command
 from codehub.runtimes.process.stale_processes import Isolation
 from codehub.runtimes.seccomp import machine
@@ -90,7 +90,7 @@ def _checks(
     if filter_program:
         checks["seccomp"] = IsolationCheck(["/bin/true"], seccomp=filter_program)
     if cgroups.parents:
-        plan = resource_limits.group_settings(cgroups, f"probe-{os.getpid()}", _PROBE_CAPS)
+        plan = cgroup_caps.group_settings(cgroups, f"probe-{os.getpid()}", _PROBE_CAPS)
         checks["cgroups"] = IsolationCheck(["/bin/true"], groups=plan)
     if bwrap and (setpriv or os.geteuid() != 0):
         checks["bwrap"] = _sandbox(bwrap, setpriv, None)
@@ -142,7 +142,7 @@ async def _run_checks(checks: Mapping[str, IsolationCheck]) -> dict[str, str]:
 def _run_check(check: IsolationCheck) -> IsolationCheckResult:
     try:
         process = subprocess.Popen(
-            python_program("codehub.runtimes.process.isolation_check"),
+            python_program("codehub.runtimes.process.isolation_check_program"),
             env=PYTHON_ENVIRONMENT,
             cwd="/",
             stdin=subprocess.PIPE,
