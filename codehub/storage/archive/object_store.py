@@ -119,7 +119,7 @@ class ObjectStore(ABC):
 
     def _write_from(self, chunks: Iterable[bytes], write: Callable[[Iterable[bytes]], object]) -> None:
         """Write a stream. Convert exceptions of the store, but not those of the stream's source."""
-        source = _Source(chunks)
+        source = _RecordingIterable(chunks)
         try:
             write(source)
         except self.errors as error:
@@ -134,7 +134,7 @@ class ObjectStore(ABC):
         return StoreTrouble(message)
 
 
-class _Source:
+class _RecordingIterable:
     """Iterable that records its source's exception, to distinguish it from one of the store."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:

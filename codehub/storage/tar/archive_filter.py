@@ -2,7 +2,6 @@
 
 from struct import Struct
 
-from codehub.storage.tar.bounded_map import BoundedMap, digest
 from codehub.storage.tar.header import (
     BLOCK,
     DIRECTORY,
@@ -14,8 +13,9 @@ from codehub.storage.tar.header import (
     Entry,
     UnsupportedTar,
 )
+from codehub.storage.tar.incremental_parser import FIRST_READER, NO_READER, IncrementalTarParser
 from codehub.storage.tar.left_out import LeftOut, SpecialFile
-from codehub.storage.tar.stream import FIRST_READER, NO_READER, TarStream
+from codehub.storage.tar.spilling_map import SpillingMap, digest
 
 _RECORD = 20 * BLOCK
 # tar prefixes a path to set its attributes; that has to fit as well.
@@ -33,7 +33,7 @@ _TIMED_FORMS = frozenset(
 )
 
 
-class ArchiveFilter(TarStream):
+class ArchiveFilter(IncrementalTarParser):
     """Filter that drops pipes and devices, and hard links to them; `ending` replaces tar's padding.
 
     Nearly all headers contain only a short path, numbers and a time, and their form shows that a
@@ -46,7 +46,7 @@ class ArchiveFilter(TarStream):
 
     def __init__(self) -> None:
         super().__init__()
-        self._left_out = BoundedMap()
+        self._left_out = SpillingMap()
         self.left_out = LeftOut()
         self.holes: list[bytes] = []
         """Paths of files that are one large hole, until the caller has checked them."""

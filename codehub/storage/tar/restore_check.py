@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from codehub.storage.errors import CorruptedArchive
-from codehub.storage.tar.bounded_map import BoundedMap, digest
+from codehub.storage.tar.fast_header_parser import FastHeaderParser
 from codehub.storage.tar.foreign_owners import ForeignEntries
 from codehub.storage.tar.header import (
     BLOCK,
@@ -14,8 +14,8 @@ from codehub.storage.tar.header import (
     Entry,
     UnsupportedTar,
 )
-from codehub.storage.tar.plain_files import PlainFiles
-from codehub.storage.tar.stream import FIRST_READER, TarStream
+from codehub.storage.tar.incremental_parser import FIRST_READER, IncrementalTarParser
+from codehub.storage.tar.spilling_map import SpillingMap, digest
 
 # Making a file takes about as long as writing this many bytes.
 _ENTRY_BYTES = 32 << 10
@@ -35,7 +35,7 @@ class _Directory:
     has_more: bool = False
 
 
-class RestoreCheck(TarStream):
+class RestoreCheck(IncrementalTarParser):
     """Strict reader of a stream from the archive store, which anybody may have changed.
 
     tar completes a directory before it continues with the next one. So names are kept only for the
@@ -66,12 +66,12 @@ class RestoreCheck(TarStream):
         self.deferred: list[Entry] = []
         self._hidden_keys: list[int] = []
         self._max_entries = max_entries
-        self._plain_files = PlainFiles(owner)
+        self._fast_parser = FastHeaderParser(owner)
         self._open: list[_Directory] = []
         """The open directories; the last one is the current one."""
         self._names_held = 0
-        self._more_names = BoundedMap(in_memory=0)
-        self._readers = BoundedMap()
+        self._more_names = SpillingMap(in_memory=0)
+        self._readers = SpillingMap()
         """The reader of each directory's files."""
         self._loads = [0] * readers
         self.end_readers = (1 << readers) - 1
@@ -85,10 +85,10 @@ class RestoreCheck(TarStream):
         here = self._open[-1] if self._open else None
         if here is None or here.has_more:
             return position
-        read, names, directory = self._plain_files.read, here.names, here.path
+        read, names, directory = self._fast_parser.read, here.names, here.path
         held = len(names)
         most = held + min(self._max_entries - self.entries, _NAMES_HELD - self._names_held)
-        last = len(data) - PlainFiles.longest_header
+        last = len(data) - FastHeaderParser.longest_header
         content = 0
         while position <= last and len(names) < most:
             file = read(data, position)

@@ -14,8 +14,8 @@ from codehub.storage.errors import CorruptedArchive
 from codehub.storage.tar import tar_process
 from codehub.storage.tar.foreign_owners import ForeignEntries, give_all
 from codehub.storage.tar.header import BLOCK, Entry
+from codehub.storage.tar.incremental_parser import Piece
 from codehub.storage.tar.restore_check import RestoreCheck
-from codehub.storage.tar.stream import Piece
 from codehub.storage.tar.tar_process import (
     CHUNK,
     OnProgress,
@@ -28,7 +28,7 @@ from codehub.storage.tar.tar_process import (
     widen,
 )
 from codehub.storage.tar.write_behind import WriteBehind
-from codehub.storage.tar.zstd_frame import decompressed
+from codehub.storage.tar.zstd_decompression import decompressed
 
 _CAP_DAC_OVERRIDE = 1
 

@@ -19,7 +19,7 @@ from codehub.storage.child_processes import check_locale
 from codehub.storage.errors import CannotArchive, CorruptedArchive, StorageProblem
 from codehub.storage.tar import tar_process
 from codehub.storage.tar.archive_stream import ArchiveStream
-from codehub.storage.tar.bounded_map import digest
+from codehub.storage.tar.spilling_map import digest
 from codehub.storage.tar.unpack import unpack
 from tests.tar_streams import HOME, entry, stream
 from tests.trees import IN_UTF_8, INVISIBLE, make_tree, snapshot, some_acl, tree_hash

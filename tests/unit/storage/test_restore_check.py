@@ -7,9 +7,9 @@ import tarfile
 import pytest
 
 from codehub.storage.errors import CorruptedArchive
-from codehub.storage.tar.bounded_map import BoundedMap
 from codehub.storage.tar.header import BLOCK, parse_pax, read_entry
 from codehub.storage.tar.restore_check import RestoreCheck
+from codehub.storage.tar.spilling_map import SpillingMap
 from tests.tar_streams import HOME, entry, pax_block, record, sparse, stream, with_prefix
 
 
@@ -19,7 +19,8 @@ def where_names_are_kept(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     if request.param == "in a file":
         monkeypatch.setattr("codehub.storage.tar.restore_check._NAMES_HELD", 1)
         monkeypatch.setattr(
-            "codehub.storage.tar.restore_check.BoundedMap", lambda in_memory=1: BoundedMap(min(in_memory, 1))
+            "codehub.storage.tar.restore_check.SpillingMap",
+            lambda in_memory=1: SpillingMap(min(in_memory, 1)),
         )
 
 
@@ -282,7 +283,7 @@ def test_the_fast_parser_of_files_agrees_with_the_full_one(monkeypatch: pytest.M
     chance = random.Random(3)
     damaged = [damage(data, chance) for _ in range(1500)]
     quick = [verdict(each) for each in (data, *damaged)]
-    monkeypatch.setattr("codehub.storage.tar.plain_files.PlainFiles.read", lambda *_: None)
+    monkeypatch.setattr("codehub.storage.tar.fast_header_parser.FastHeaderParser.read", lambda *_: None)
     assert quick == [verdict(each) for each in (data, *damaged)]
     assert quick[0] == data
     assert 100 < quick.count(None) < 1400

@@ -16,7 +16,7 @@ def digest(path: bytes) -> bytes:
     return blake2b(path, digest_size=16).digest()
 
 
-class BoundedMap:
+class SpillingMap:
     """Map that keeps a limited number of keys in memory, and all further ones in a private file."""
 
     def __init__(self, in_memory: int = _IN_MEMORY) -> None:

@@ -14,7 +14,7 @@ Piece = tuple[int, memoryview]
 """Bytes and their readers, as one bit per reader."""
 
 
-class TarStream(ABC):
+class IncrementalTarParser(ABC):
     """Base of the parsers for archives that are made and for archives that are restored."""
 
     checksums = True

@@ -1,4 +1,4 @@
-"""The bounded map behaves like a dict, in bounded memory."""
+"""The spilling map behaves like a dict, in bounded memory."""
 
 import builtins
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from codehub.storage.tar.bounded_map import BoundedMap
+from codehub.storage.tar.spilling_map import SpillingMap
 
 
 def key(number: int) -> bytes:
@@ -16,7 +16,7 @@ def key(number: int) -> bytes:
 
 @pytest.mark.parametrize("in_memory", [0, 3, 100])
 def test_the_map_behaves_like_a_dict_in_memory_and_in_a_file(in_memory: int) -> None:
-    seen = BoundedMap(in_memory)
+    seen = SpillingMap(in_memory)
     assert all(seen.add(key(number), number % 5) for number in range(20))
     assert not any(seen.add(key(number), 9) for number in range(20))
     assert [seen.get(key(number)) for number in range(20)] == [number % 5 for number in range(20)]
@@ -24,7 +24,7 @@ def test_the_map_behaves_like_a_dict_in_memory_and_in_a_file(in_memory: int) -> 
 
 
 def test_memory_is_bounded() -> None:
-    seen = BoundedMap(in_memory=100)
+    seen = SpillingMap(in_memory=100)
     tracemalloc.start()
     try:
         assert all(seen.add(key(number), 1) for number in range(50_000))
@@ -44,6 +44,6 @@ def test_a_python_without_sqlite_holds_everything_in_memory(monkeypatch: pytest.
         return real(name, *rest, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    seen = BoundedMap(in_memory=1)
+    seen = SpillingMap(in_memory=1)
     assert [seen.add(key(number), number) for number in (1, 2, 3, 2)] == [True, True, True, False]
     assert seen.get(key(3)) == 3

@@ -20,7 +20,7 @@ _CACHED, _LONGEST_TIME = 4096, 40
 _NEVER = re.compile(rb"(?!)")
 
 
-class PlainFiles:
+class FastHeaderParser:
     """Fast parser of the most frequent headers: files with short paths, with or without pax mtime.
 
     Most header fields are the same in all files. A value that was validated once is only compared

@@ -23,7 +23,7 @@ def decompressed(chunks: Iterable[memoryview], unpacked: int) -> Iterator[bytes]
     The reader returns less than requested only at the end of the frame. So the last request is for
     one byte more than expected.
     """
-    source = _Source(chunks)
+    source = _FrameInput(chunks)
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
     reader = decompressor.stream_reader(source, read_size=_STEP)  # type: ignore[arg-type] # only reads
     try:
@@ -41,7 +41,7 @@ def decompressed(chunks: Iterable[memoryview], unpacked: int) -> Iterator[bytes]
     source.check_end()
 
 
-class _Source:
+class _FrameInput:
     """Input of the decompressor, which itself would accept a truncated frame or data after it.
 
     The end of the frame is found by the sizes of its blocks, before the decompressor reads them.
