@@ -11,10 +11,10 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from codehub.domain.apps_host import default_apps_domain
-from codehub.domain.backends import Backends
 from codehub.domain.disk import Reserve
-from codehub.domain.host_names import is_loopback
-from codehub.domain.limits import MAX_WORKSPACES_PER_USER
+from codehub.domain.loopback import is_loopback
+from codehub.domain.other_backends import Backends
+from codehub.domain.user_limits import MAX_WORKSPACES_PER_USER
 from codehub.domain.weak_settings import Weakness, is_too_wide
 from codehub.setting_types import (
     ArchiveUrl,

@@ -18,9 +18,9 @@ from codehub.coordinator.provider_interfaces import Providers
 from codehub.database import gate
 from codehub.database.engine import create_engine
 from codehub.database.tables import users, workspaces
-from codehub.domain.backends import Backends
-from codehub.domain.limits import Limits
+from codehub.domain.other_backends import Backends
 from codehub.domain.states import DesiredState
+from codehub.domain.user_limits import Limits
 from codehub.domain.workspace import Workspace
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.settings import Settings, load

@@ -6,7 +6,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from codehub.api.errors import envelope
-from codehub.domain.internal_key import INTERNAL_KEY
+from codehub.domain.internal_key_header import INTERNAL_KEY
 
 _OPEN_PATH = "/healthz"
 

@@ -18,8 +18,8 @@ from codehub.bus.events import Subscriptions
 from codehub.clock import utc_now
 from codehub.domain.cookie_names import SESSION_COOKIE, cookie_name
 from codehub.domain.images import Image
-from codehub.domain.limits import Limits
 from codehub.domain.ttl import TtlDefaults
+from codehub.domain.user_limits import Limits
 from codehub.images_file import offered_images
 from codehub.session_lookups import SessionLookups
 from codehub.settings import Settings

@@ -32,7 +32,7 @@ from codehub.cli.options import load_settings
 from codehub.cli.part_users import PartUser
 from codehub.cli.start_audit import record_start
 from codehub.cli.workers import CHECK_SECONDS, run_in_child, run_workers
-from codehub.domain.limits import Limits
+from codehub.domain.user_limits import Limits
 from codehub.images_file import known_images
 from codehub.settings import Settings, SettingsError
 

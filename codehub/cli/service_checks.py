@@ -6,8 +6,8 @@ from codehub import readiness
 from codehub.cli import data_directory, data_lock, requirements
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.database import schema_version
+from codehub.domain.cookie_domains import shared_domain
 from codehub.domain.health_checks import LEADER_CHECKS, CheckName
-from codehub.domain.host_names import shared_domain
 from codehub.domain.weak_settings import Weakness
 from codehub.embedded import postgres, redis
 from codehub.settings import Settings

@@ -26,7 +26,7 @@ from codehub.coordinator.provider_interfaces import Providers
 from codehub.coordinator.work_queue import WorkQueue
 from codehub.database.controller_writes import RowLocked, VersionConflict
 from codehub.domain.attempt_jobs import running_job_id
-from codehub.domain.backends import why_left_alone
+from codehub.domain.continue_operation import wait_for_disk_space
 from codehub.domain.decision import (
     Context,
     Decision,
@@ -39,9 +39,9 @@ from codehub.domain.decision import (
 )
 from codehub.domain.effects import Effect, RestoreHome, deletion_job_id, job_id
 from codehub.domain.observation import Observation, Unknown
+from codehub.domain.other_backends import why_left_alone
 from codehub.domain.plan import plan
 from codehub.domain.states import Operation
-from codehub.domain.steps import wait_for_disk_space
 from codehub.domain.workspace import Workspace
 from codehub.storage.errors import StorageProblem
 

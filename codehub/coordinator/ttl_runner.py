@@ -12,7 +12,6 @@ from redis.exceptions import RedisError
 
 from codehub.coordinator.leader_interfaces import Activity, LeaderDatabase
 from codehub.coordinator.provider_interfaces import ArchiveProvider
-from codehub.domain.backends import Backends, why_left_alone
 from codehub.domain.gateway_reports import (
     ActivitySnapshot,
     Assessment,
@@ -21,6 +20,7 @@ from codehub.domain.gateway_reports import (
     assess,
     silence_of_awaited,
 )
+from codehub.domain.other_backends import Backends, why_left_alone
 from codehub.domain.states import DesiredState
 from codehub.domain.ttl import Expiry, TtlDefaults, expired
 from codehub.domain.workspace import Workspace

@@ -31,13 +31,13 @@ from codehub.database.leadership import StaleLeader, fence
 from codehub.database.row_mapping import COLUMNS, column_values, to_workspace, to_workspaces
 from codehub.database.tables import workspaces
 from codehub.domain.audit import Actor, ActorKind
-from codehub.domain.backends import Backends
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gateway_reports import GatewayReport
 from codehub.domain.gc import ArchiveHolder, StoredArchive, protection
 from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.domain.observation import ArchiveFact
+from codehub.domain.other_backends import Backends
 from codehub.domain.states import Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace

@@ -20,10 +20,14 @@ from codehub.database.index_predicates import COUNTED, TRASH
 from codehub.database.row_mapping import COLUMNS, column_values, conditions_json, to_workspace
 from codehub.database.tables import archives, workspaces
 from codehub.domain import allowed_changes
-from codehub.domain.backends import Backends
 from codehub.domain.conditions import initial_conditions
 from codehub.domain.home_keys import home_store_key
-from codehub.domain.limits import (
+from codehub.domain.other_backends import Backends
+from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
+from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.timeline_text import CREATED, REQUESTED
+from codehub.domain.ttl import TtlDefaults, extended
+from codehub.domain.user_limits import (
     Limits,
     Usage,
     WorkspaceCounts,
@@ -32,10 +36,6 @@ from codehub.domain.limits import (
     admit_undeleted,
     admit_workspace,
 )
-from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
-from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.domain.timeline_text import CREATED, REQUESTED
-from codehub.domain.ttl import TtlDefaults, extended
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 from codehub.ulids import new_id
 

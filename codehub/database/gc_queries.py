@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database.index_predicates import WAIVED
 from codehub.database.tables import archives, gc_orphans, workspaces
-from codehub.domain.backends import Backends
 from codehub.domain.gc import ArchiveHolder
+from codehub.domain.other_backends import Backends
 from codehub.domain.states import Operation, Phase
 
 

@@ -20,7 +20,7 @@ COUNTED: Final = (
     f"AND (error_reason IS NULL OR error_reason NOT IN ({_TERMINAL}) OR request IS NOT NULL) "
     f"OR (conditions -> '{ConditionName.CONTAINER_EXISTS.value}' ->> 'status') = 'True')"
 )
-"""`domain.limits.counts_as_running`, as SQL."""
+"""`domain.user_limits.counts_as_running`, as SQL."""
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from codehub.domain.backends import Backends
 from codehub.domain.conditions import holds
 from codehub.domain.effects import Effect
 from codehub.domain.error_policy import Failure, RetryPolicy, failure_outcome, is_terminal
 from codehub.domain.judge import judge
 from codehub.domain.observation import ArchiveFact, Generation
 from codehub.domain.observed_conditions import removes_volume
+from codehub.domain.other_backends import Backends
 from codehub.domain.states import ConditionName, DesiredState, Operation
 from codehub.domain.workspace import Workspace
 

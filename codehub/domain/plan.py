@@ -6,8 +6,8 @@ A pure function (ADR 0001).
 from dataclasses import replace
 
 from codehub.domain.archive_keys import archive_key
-from codehub.domain.backends import left_alone, why_left_alone
 from codehub.domain.conditions import holds
+from codehub.domain.continue_operation import continue_operation
 from codehub.domain.data_loss import archive_loss, home_loss
 from codehub.domain.decision import (
     Context,
@@ -24,8 +24,8 @@ from codehub.domain.error_policy import STABLE_AFTER, Failure, is_terminal, wait
 from codehub.domain.judge import level_of
 from codehub.domain.observation import ContainerFact, Observation, Unknown, VolumeFact
 from codehub.domain.observed_conditions import VANISHED, apply_observation, volume_generation
+from codehub.domain.other_backends import left_alone, why_left_alone
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
-from codehub.domain.steps import continue_operation
 from codehub.domain.timeline_text import BEGUN
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 from codehub.domain.apps_host import apps_host, port_label
 from codehub.domain.cookie_names import SESSION_COOKIE, WORKSPACE_COOKIE, cookie_name
-from codehub.domain.host_names import is_loopback
 from codehub.domain.ids import ULID, ULID_LENGTH, is_ulid
 from codehub.domain.images import Activity
-from codehub.domain.limits import Limits
+from codehub.domain.loopback import is_loopback
 from codehub.domain.ports import parse_port
+from codehub.domain.user_limits import Limits
 from codehub.gateway.certificate import CertificateFiles
 from codehub.gateway.trusted_proxies import TrustedProxies
 

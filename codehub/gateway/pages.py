@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 
 from codehub.database.gateway_queries import StatusPageData
 from codehub.domain.allowed_changes import RecoveryOption, recovery_options
-from codehub.domain.backends import left_alone_message
 from codehub.domain.disk import HomeRecord, size_text
+from codehub.domain.other_backends import left_alone_message
 from codehub.domain.problems import Problem
 from codehub.domain.reserved_paths import FORM_PATH
 from codehub.domain.states import DesiredState, Operation, Phase

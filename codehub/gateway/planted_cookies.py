@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from codehub.domain.host_names import parent_domains
+from codehub.domain.cookie_domains import parent_domains
 from codehub.gateway.config import Origins
 from codehub.gateway.cookies import cookie_values
 from codehub.gateway.http1 import reply

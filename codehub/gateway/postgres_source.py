@@ -9,8 +9,8 @@ from codehub.database import audit, gate, gateway_queries
 from codehub.database.gate import RecoverFrom
 from codehub.database.gateway_queries import Route, StatusPageData, Visitor
 from codehub.domain.audit import Action, Actor, Target, TargetKind
-from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
+from codehub.domain.user_limits import Limits
 from codehub.domain.workspace import Workspace
 
 

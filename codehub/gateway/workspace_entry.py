@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, quote, urlencode
 
 from codehub.bus.tickets import Ticket
 from codehub.database.gateway_queries import StatusPageData, Visitor
-from codehub.domain.backends import left_alone_message
+from codehub.domain.other_backends import left_alone_message
 from codehub.domain.ports import parse_port
 from codehub.domain.problems import OperationInProgress, Problem, RunningLimitExceeded, WorkspaceNotFound
 from codehub.domain.reserved_paths import BEGIN_PATH, ENTER_PATH

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from codehub.database import gate
-from codehub.domain.backends import Backends
-from codehub.domain.limits import Limits
+from codehub.domain.other_backends import Backends
 from codehub.domain.states import DesiredState
+from codehub.domain.user_limits import Limits
 from tests.chaos.coordinators import OWNER, Installation, eventually, running_ides
 from tests.trees import chown_to_home_owner, make_tree, tree_hash
 

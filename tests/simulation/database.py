@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from codehub.database.leadership import StaleLeader
-from codehub.domain import allowed_changes, limits
+from codehub.domain import allowed_changes, user_limits
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.conditions import initial_conditions
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
@@ -14,11 +14,11 @@ from codehub.domain.error_policy import is_terminal
 from codehub.domain.gc import ArchiveHolder, StoredArchive, protection
 from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.domain.judge import judge
-from codehub.domain.limits import Limits, Usage
 from codehub.domain.observation import ArchiveFact
 from codehub.domain.problems import InvalidState, ValidationFailed
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults, expired
+from codehub.domain.user_limits import Limits, Usage
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 from tests.simulation.process import Session
 from tests.simulation.providers import home_store_key
@@ -157,8 +157,8 @@ class Database:
 
     def admit(self, row: Workspace) -> None:
         """Check the limits as the gate does, in one transaction."""
-        counted = sum(limits.counts_as_running(item) for item in self.rows.values() if item.id != row.id)
-        limits.admit_running(Usage(counted, counted), LIMITS)
+        counted = sum(user_limits.counts_as_running(item) for item in self.rows.values() if item.id != row.id)
+        user_limits.admit_running(Usage(counted, counted), LIMITS)
 
     def _check_claim(self, row: Workspace) -> None:
         assert row.op_id is not None

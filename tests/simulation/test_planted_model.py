@@ -10,12 +10,12 @@ import pytest
 
 from codehub.domain import (
     attempt_jobs,
+    continue_operation,
     gc,
     hung_ide,
     next_effect,
     observed_conditions,
     plan,
-    steps,
     ttl,
     volume_leftovers,
 )
@@ -57,13 +57,13 @@ def _volume_first() -> list[Patch]:
 
 
 def _restore_done_with_any_volume() -> list[Patch]:
-    real = steps.is_done
+    real = continue_operation.is_done
 
     def is_done(workspace: Any, observed: Any) -> bool:
         restoring = workspace.operation is Operation.RESTORING
         return isinstance(observed.volume, VolumeFact) if restoring else real(workspace, observed)
 
-    return [(steps, "is_done", is_done)]
+    return [(continue_operation, "is_done", is_done)]
 
 
 def _archiving_done_with_any_archive() -> list[Patch]:
@@ -74,8 +74,11 @@ def _archiving_done_with_any_archive() -> list[Patch]:
         return isinstance(observed.archive, ArchiveFact)
 
     return [
-        *((module, "archive_committed", committed) for module in (next_effect, steps, observed_conditions)),
-        *((module, "archive_seen", seen) for module in (next_effect, steps)),
+        *(
+            (module, "archive_committed", committed)
+            for module in (next_effect, continue_operation, observed_conditions)
+        ),
+        *((module, "archive_seen", seen) for module in (next_effect, continue_operation)),
         (controller, "observed_archive", lambda row: row.archive_key),
     ]
 

@@ -20,16 +20,16 @@ from codehub.coordinator.observer import Observer
 from codehub.coordinator.ttl_runner import TtlRunner
 from codehub.database import controller_writes
 from codehub.domain import (
+    continue_operation,
     disk,
     gateway_reports,
     gc,
     hung_ide,
-    limits,
     next_effect,
     observed_conditions,
     plan,
-    steps,
     ttl,
+    user_limits,
     volume_leftovers,
 )
 from codehub.domain.attempt_jobs import current_deletion_job_id, run_job
@@ -159,7 +159,7 @@ def test_planted_a_volume_deleted_before_archive_key_is_committed(monkeypatch: p
 
 
 def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = steps.is_done
+    original = continue_operation.is_done
 
     def is_done_with_any_volume(workspace: Workspace, observation: Observation) -> bool:
         if workspace.operation is Operation.RESTORING:
@@ -170,7 +170,7 @@ def test_planted_a_restore_taken_as_done_because_a_volume_exists(monkeypatch: py
         exists = observation.volume is not None and not isinstance(observation.volume, Unknown)
         return updated_condition(workspace.conditions, ConditionName.VOLUME_READY, exists, "Exists", "", now)
 
-    monkeypatch.setattr(steps, "is_done", is_done_with_any_volume)
+    monkeypatch.setattr(continue_operation, "is_done", is_done_with_any_volume)
     monkeypatch.setattr(observed_conditions, "_volume_ready", volume_exists)
     expect_violation("shows|although nothing was destroyed", UnmarkedHomes)
 
@@ -185,9 +185,9 @@ def test_planted_archiving_satisfied_by_an_older_archive(monkeypatch: pytest.Mon
 
     original = Observer._archive
     monkeypatch.setattr(Observer, "_archive", observe_archive)
-    for module in (next_effect, steps, observed_conditions):
+    for module in (next_effect, continue_operation, observed_conditions):
         monkeypatch.setattr(module, "archive_committed", lambda workspace: workspace.archive_key is not None)
-    for module in (next_effect, steps):
+    for module in (next_effect, continue_operation):
         monkeypatch.setattr(
             module, "archive_seen", lambda _, observation: isinstance(observation.archive, ArchiveFact)
         )
@@ -444,8 +444,8 @@ def test_parallel_recoveries_keep_the_limits() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_planted_recoveries_that_do_not_count_until_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = limits.counts_as_running
-    monkeypatch.setattr(limits, "counts_as_running", lambda row: original(replace(row, request=None)))
+    original = user_limits.counts_as_running
+    monkeypatch.setattr(user_limits, "counts_as_running", lambda row: original(replace(row, request=None)))
     expect_violation("workspaces are to run, but", ParallelRecoveries)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from codehub.domain.internal_key import INTERNAL_KEY
+from codehub.domain.internal_key_header import INTERNAL_KEY
 from codehub.gateway.cookies import without_platform_cookies
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.platform_tokens import may_hold_token, without_tokens

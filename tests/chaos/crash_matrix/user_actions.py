@@ -12,9 +12,9 @@ from sqlalchemy import update
 from codehub.database import gate
 from codehub.database.tables import workspaces
 from codehub.domain.archive_keys import archive_op_id_of
-from codehub.domain.limits import Limits
 from codehub.domain.observation import Generation
 from codehub.domain.states import DesiredState, Phase
+from codehub.domain.user_limits import Limits
 from codehub.domain.workspace import RecoverSource
 from codehub.images_file import offered_images
 from codehub.runtimes.base import WorkloadSpec

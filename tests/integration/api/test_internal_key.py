@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from codehub.api.server import listen, make_server
-from codehub.domain.internal_key import INTERNAL_KEY
+from codehub.domain.internal_key_header import INTERNAL_KEY
 from codehub.settings import Settings, SettingsError, load
 from tests.integration.api.conftest import Api
 from tests.waiting import PATIENCE

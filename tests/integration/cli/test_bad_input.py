@@ -13,8 +13,8 @@ import pytest
 
 from codehub.database import gate
 from codehub.database.engine import asyncpg_dsn, create_engine
-from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
+from codehub.domain.user_limits import Limits
 from tests.integration.cli.conftest import FakeServer, Outcome, images_file, outcome
 from tests.selection import sample
 from tests.services import Services, run

@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.database import gate
 from codehub.database.engine import create_engine
 from codehub.database.tables import users, workspaces
-from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
+from codehub.domain.user_limits import Limits
 from codehub.embedded.redis import EmbeddedRedis
 from tests.integration.cli.conftest import images_file, program
 from tests.services import TOOLS_DIR, short_temp_dir

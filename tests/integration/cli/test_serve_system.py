@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from codehub import internal_http
-from codehub.domain.internal_key import INTERNAL_KEY
+from codehub.domain.internal_key_header import INTERNAL_KEY
 from tests.integration.cli.conftest import Program, outcome, program
 from tests.integration.coordinator.conftest import IDE
 from tests.s3 import S3Server

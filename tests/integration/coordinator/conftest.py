@@ -25,11 +25,11 @@ from codehub.database.engine import create_engine, open_pool
 from codehub.database.leadership import LOCK_TIMEOUT, campaign
 from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import leadership, timeline, users, workspaces
-from codehub.domain.backends import Backends
-from codehub.domain.limits import Limits
 from codehub.domain.observation import JobState
+from codehub.domain.other_backends import Backends
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.storage_root import StorageRoot
+from codehub.domain.user_limits import Limits
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import RuntimeFailure
 from codehub.settings import Settings, load

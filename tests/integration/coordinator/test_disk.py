@@ -13,7 +13,7 @@ from codehub.coordinator.disk_watchdog import DiskWatchdog
 from codehub.database import migrate
 from codehub.database.home_sizes import to_record
 from codehub.database.tables import home_sizes
-from codehub.domain import steps
+from codehub.domain import continue_operation
 from codehub.domain.disk import HomeRecord, LiveHome, Notice, Reserve
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
@@ -119,7 +119,7 @@ async def test_a_start_that_waits_too_long_is_given_up_without_an_error(
     disk: Disk, stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it waits, it cannot be archived, which would free space."""
-    monkeypatch.setattr(steps, "START_WAITS", timedelta(seconds=1))
+    monkeypatch.setattr(continue_operation, "START_WAITS", timedelta(seconds=1))
     await start(stack)
     workspace_id = await stack.create(DesiredState.STANDBY)
     await stack.until_phase(workspace_id, Phase.STANDBY)

@@ -24,9 +24,9 @@ from codehub.database.leadership import StaleLeader
 from codehub.database.tables import workspaces
 from codehub.domain.conditions import holds
 from codehub.domain.disk import Reserve
-from codehub.domain.limits import Limits
 from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase
+from codehub.domain.user_limits import Limits
 from codehub.domain.workspace import RecoverSource, Workspace
 from codehub.host.file_lock import try_lock
 from codehub.runtimes.base import RuntimeUnobservable, WorkloadSpec

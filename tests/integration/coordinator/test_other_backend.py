@@ -12,8 +12,8 @@ from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.leadership_loop import ttl_rules_of
 from codehub.coordinator.ttl_runner import TtlRunner
 from codehub.database.tables import workspaces
-from codehub.domain.backends import left_alone_message
 from codehub.domain.gc import GcRules
+from codehub.domain.other_backends import left_alone_message
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from tests.integration.coordinator.conftest import INSTALLATION, CoordinatorStack

@@ -9,9 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from codehub.database import gate
 from codehub.database.engine import create_engine
 from codehub.database.tables import users
-from codehub.domain.backends import Backends
-from codehub.domain.limits import Limits
+from codehub.domain.other_backends import Backends
 from codehub.domain.states import DesiredState
+from codehub.domain.user_limits import Limits
 from codehub.domain.workspace import Workspace
 
 LIMITS = Limits(2, 3)

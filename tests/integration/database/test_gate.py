@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.database import gate, gateway_queries
 from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import workspaces
-from codehub.domain.limits import Limits, counts_as_running
 from codehub.domain.problems import (
     InvalidState,
     OperationInProgress,
@@ -22,6 +21,7 @@ from codehub.domain.problems import (
 )
 from codehub.domain.states import DesiredState, ErrorReason, Phase
 from codehub.domain.ttl import TtlDefaults
+from codehub.domain.user_limits import Limits, counts_as_running
 from tests.integration.database.conftest import LIMITS, create
 
 RUNNING, STANDBY = DesiredState.RUNNING, DesiredState.STANDBY

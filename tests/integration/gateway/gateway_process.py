@@ -26,8 +26,8 @@ import uvloop
 from codehub import log
 from codehub.database.gateway_queries import Route, Visitor
 from codehub.domain.images import Activity
-from codehub.domain.limits import Limits
 from codehub.domain.states import Operation, Phase
+from codehub.domain.user_limits import Limits
 from codehub.gateway.certificate import CertificateFiles
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.server import Gateway

@@ -17,8 +17,8 @@ from codehub.database.gate import RecoverFrom
 from codehub.database.gateway_queries import Route, StatusPageData, Visitor
 from codehub.domain.audit import Actor
 from codehub.domain.conditions import initial_conditions
-from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState, Operation, Phase
+from codehub.domain.user_limits import Limits
 from codehub.domain.workspace import Workspace
 from codehub.gateway.config import GatewayConfig, Timeouts
 from codehub.gateway.cookies import CookieGrant, sign

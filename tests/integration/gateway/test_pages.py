@@ -11,10 +11,10 @@ from codehub.database.gate import RecoverFrom
 from codehub.database.gateway_queries import Route, StatusPageData
 from codehub.database.workspace_queries import Archive
 from codehub.domain.audit import Actor, ActorKind
-from codehub.domain.backends import OTHER_BACKEND
 from codehub.domain.conditions import Condition
 from codehub.domain.disk import HomeRecord, HomeSize, LargeEntry
 from codehub.domain.observation import Generation, Progress
+from codehub.domain.other_backends import OTHER_BACKEND
 from codehub.domain.problems import InvalidState, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind

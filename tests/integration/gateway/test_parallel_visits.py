@@ -19,8 +19,8 @@ from codehub.database import accounts, gate, installation, sessions
 from codehub.database.engine import create_engine
 from codehub.database.tables import timeline, workspaces
 from codehub.domain.audit import CLI
-from codehub.domain.limits import Limits
 from codehub.domain.states import DesiredState
+from codehub.domain.user_limits import Limits
 from tests.integration.gateway.harness import NAVIGATE, Client, status
 from tests.services import Services, free_port
 from tests.waiting import PATIENCE, until

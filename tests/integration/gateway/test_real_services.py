@@ -25,9 +25,9 @@ from codehub.database.engine import asyncpg_dsn, create_engine
 from codehub.database.tables import audit_log, workspaces
 from codehub.domain.audit import CLI, Action, Actor
 from codehub.domain.gateway_reports import ActivitySnapshot
-from codehub.domain.limits import Limits
 from codehub.domain.problems import Problem
 from codehub.domain.states import DesiredState, Role
+from codehub.domain.user_limits import Limits
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.metrics import GatewayMetrics
 from codehub.gateway.postgres_source import PostgresSource

@@ -9,7 +9,7 @@ from ipaddress import ip_network
 import pytest
 import uvloop
 
-from codehub.domain.internal_key import INTERNAL_KEY
+from codehub.domain.internal_key_header import INTERNAL_KEY
 from codehub.gateway.trusted_proxies import TrustedProxies
 from tests.integration.gateway.harness import (
     LONG_TIMEOUTS,

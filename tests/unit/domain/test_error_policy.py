@@ -6,12 +6,12 @@ from itertools import pairwise, product
 
 import pytest
 
+from codehub.domain.continue_operation import is_timed_out
 from codehub.domain.decision import DEFAULT_TIMEOUTS, TimelineEvent, record_failure
 from codehub.domain.error_policy import Failure, RetryPolicy, failure_outcome, is_terminal, retry_delay
 from codehub.domain.observation import Generation, Progress
 from codehub.domain.plan import plan
 from codehub.domain.states import ErrorReason, Operation
-from codehub.domain.steps import is_timed_out
 from tests.unit.domain import oracle
 from tests.unit.domain.builders import (
     ABSENT_CONTAINER,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from codehub.database.gateway_queries import Route, Visitor
 from codehub.domain.images import Activity
-from codehub.domain.limits import Limits
 from codehub.domain.states import Operation, Phase
+from codehub.domain.user_limits import Limits
 from codehub.gateway import cookies
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.http1.client_connection import ClientConnection

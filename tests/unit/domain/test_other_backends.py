@@ -5,10 +5,10 @@ from itertools import chain, islice
 
 import pytest
 
-from codehub.domain.backends import OTHER_BACKEND, Backends, left_alone_message, why_left_alone
 from codehub.domain.conditions import holds
 from codehub.domain.decision import DEFAULT_RULES, changed_columns
 from codehub.domain.judge import judge
+from codehub.domain.other_backends import OTHER_BACKEND, Backends, left_alone_message, why_left_alone
 from codehub.domain.plan import plan
 from codehub.domain.states import ConditionName, Operation
 from tests.unit.domain import enumerated_states

@@ -1,18 +1,8 @@
-"""Host names: which ones are loopback, and which domain two of them share."""
+"""Domains for which two hosts may both set cookies."""
 
 import pytest
 
-from codehub.domain.host_names import is_loopback, parent_domains, shared_domain
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "hub.localhost"])
-def test_loopback(host: str) -> None:
-    assert is_loopback(host)
-
-
-@pytest.mark.parametrize("host", ["localhost.example.org", "127.0.0.2", "notlocalhost", "10.0.0.1"])
-def test_not_loopback(host: str) -> None:
-    assert not is_loopback(host)
+from codehub.domain.cookie_domains import parent_domains, shared_domain
 
 
 def test_cookies_may_be_set_for_a_host_and_its_parents() -> None:

@@ -1,22 +1,19 @@
-"""Host names: which ones are loopback, and which domain two of them share."""
+"""Domains for which the pages of a host may set cookies."""
 
 import re
 from typing import Final
 
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _ADDRESS = re.compile(r"[0-9.]+|.*:.*")
-_REGISTRY_LABELS: Final = frozenset(["ac", "co", "com", "edu", "go", "gov", "ne", "net", "or", "org", "re"])
+_PUBLIC_SUFFIX_LABELS: Final = frozenset(
+    ["ac", "co", "com", "edu", "go", "gov", "ne", "net", "or", "org", "re"]
+)
 """Second labels below which some country codes register names, as in `example.co.kr`."""
-
-
-def is_loopback(host: str) -> bool:
-    return host in _LOOPBACK or host.endswith(".localhost")
 
 
 def parent_domains(host: str) -> list[str]:
     """Return the domains that a cookie sent to this host may be set for, the host first.
 
-    The list may contain registries such as `co.kr`, for which browsers refuse cookies.
+    The list may contain public suffixes such as `co.kr`, for which browsers refuse cookies.
     """
     if _ADDRESS.fullmatch(host):
         return []
@@ -27,10 +24,10 @@ def parent_domains(host: str) -> list[str]:
 def shared_domain(one: str, other: str) -> str | None:
     """Return the domain for which pages of both hosts may set cookies, or None."""
     shared = [domain for domain in parent_domains(one) if domain in parent_domains(other)]
-    return next((domain for domain in shared if not _is_registry(domain)), None)
+    return next((domain for domain in shared if not _is_public_suffix(domain)), None)
 
 
-def _is_registry(domain: str) -> bool:
-    """Return whether the domain looks like a registry, below which names have different owners."""
+def _is_public_suffix(domain: str) -> bool:
+    """Return whether the domain looks like a public suffix, below which names have different owners."""
     first, _, top = domain.partition(".")
-    return "." not in top and len(top) == 2 and first in _REGISTRY_LABELS
+    return "." not in top and len(top) == 2 and first in _PUBLIC_SUFFIX_LABELS

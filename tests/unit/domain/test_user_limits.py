@@ -5,7 +5,8 @@ from itertools import product
 
 import pytest
 
-from codehub.domain.limits import (
+from codehub.domain.problems import RunningLimitExceeded, WorkspaceLimitExceeded
+from codehub.domain.user_limits import (
     Limits,
     Usage,
     WorkspaceCounts,
@@ -13,7 +14,6 @@ from codehub.domain.limits import (
     admit_undeleted,
     admit_workspace,
 )
-from codehub.domain.problems import RunningLimitExceeded, WorkspaceLimitExceeded
 
 
 def test_one_more_may_run_while_both_limits_allow_it() -> None:
