@@ -23,7 +23,7 @@ from codehub import internal_http
 from codehub.database import migrate
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.redis import EmbeddedRedis
-from codehub.host.child_process import die_with_parent
+from codehub.host.parent_death import die_with_parent
 from codehub.settings import default_tools_dir
 from tests.waiting import PATIENCE, wait_for
 

@@ -13,17 +13,17 @@ from bench import table
 from bench.control.environment import SETTLED, Environment, Statement, StatementRecorder, bench_environment
 from codehub.coordinator.postgres_backend import CONNECTIONS
 from codehub.coordinator.work_queue import WORKERS
-from codehub.database import controller_writes
+from codehub.database import leader_database
 from codehub.database.engine import open_pool
 from codehub.database.leadership import LOCK_TIMEOUT, campaign
 from codehub.domain.states import DesiredState
 from tests.services import Services
 
 CONTROLLER_STATEMENTS = (
-    controller_writes.VERSIONS,
-    controller_writes.LOAD,
-    controller_writes.CONFIRM,
-    controller_writes.SAVE,
+    leader_database.VERSIONS,
+    leader_database.LOAD,
+    leader_database.CONFIRM,
+    leader_database.SAVE,
 )
 
 

@@ -18,8 +18,8 @@ from codehub.coordinator.leadership_loop import rules_of
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.postgres_backend import CONNECTIONS
-from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import asyncpg_dsn, open_pool
+from codehub.database.leader_database import PostgresLeaderDatabase
 from codehub.database.leadership import LOCK_TIMEOUT, campaign
 from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import workspaces

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from codehub import readiness
+from codehub import health_endpoints
 from codehub.api.fields import SearchText
 from codehub.api.permissions import Admin
 from codehub.api.services import Shared
@@ -70,7 +70,7 @@ async def get_overview(admin: Admin, services: Shared) -> OverviewView:
     async with services.engine.connect() as conn:
         overview = await workspace_queries.read_overview(conn)
         usage = await gate.usage(conn, admin.user_id)
-    health = await readiness.check(config.settings.database_url, config.settings.redis_url)
+    health = await health_endpoints.check_readiness(config.settings.database_url, config.settings.redis_url)
     return OverviewView(
         phases=overview.phases,
         running=usage.everyone,

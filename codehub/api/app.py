@@ -36,10 +36,10 @@ from codehub.api.services import Config, Services
 from codehub.api.sign_in_limit import SignInLimit
 from codehub.api.stream_revocation import SessionRevocations
 from codehub.bus.events import Subscriptions
-from codehub.bus.known_addresses import KnownAddresses
+from codehub.bus.known_networks import KnownNetworks
 from codehub.database.engine import STATEMENT_SECONDS, create_engine
 from codehub.domain.problems import NotFound
-from codehub.session_lookups import SessionLookups
+from codehub.session_lookup_limit import SessionLookupLimit
 from codehub.settings import Settings
 
 logger = structlog.get_logger(__name__)
@@ -124,7 +124,7 @@ def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager
         redis = Redis.from_url(settings.redis_url, socket_connect_timeout=3, socket_timeout=5)
         subscriptions = Subscriptions(redis, settings.redis_channel_sse_prefix)
         session_revocations = SessionRevocations(settings.database_url, engine)
-        known_addresses = KnownAddresses(redis)
+        known_networks = KnownNetworks(redis)
         app.state.services = Services(
             config,
             engine,
@@ -134,16 +134,16 @@ def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager
             OpenStreams(),
             asyncio.Semaphore(STREAM_READS),
             calls_per_session=_concurrency_limit(app, CALLS_AT_ONCE, "calls"),
-            session_lookups=SessionLookups(app.state.metrics.limited.labels("session_lookups").inc),
+            session_lookup_limit=SessionLookupLimit(app.state.metrics.limited.labels("session_lookups").inc),
             calls_per_user=_concurrency_limit(app, CALLS_AT_ONCE, "calls"),
             searches_per_user=_concurrency_limit(app, SEARCHES_AT_ONCE, "searches"),
             sign_in_limit=SignInLimit(
-                known_addresses, lambda limit: app.state.metrics.limited.labels(limit).inc()
+                known_networks, lambda limit: app.state.metrics.limited.labels(limit).inc()
             ),
         )
         listeners = [
             asyncio.create_task(listener.run())
-            for listener in (subscriptions, session_revocations, known_addresses)
+            for listener in (subscriptions, session_revocations, known_networks)
         ]
         for task in listeners:
             task.add_done_callback(_log_failure)

@@ -27,7 +27,7 @@ async def _current_session(request: Request, services: Shared, now: Now) -> Asyn
             return await find_session(conn, id_hash, now)
 
     async with services.calls_per_session.slot(id_hash):
-        session = await services.session_lookups.find(id_hash, client_address(request), look_up)
+        session = await services.session_lookup_limit.find(id_hash, client_address(request), look_up)
     if session is None:
         raise Unauthorized("Your session has ended. Sign in again.")
     async with services.calls_per_user.slot(session.user_id):

@@ -10,7 +10,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
-from codehub import internal_http, readiness
+from codehub import health_endpoints, internal_http
 from codehub.api.app import create_app
 from codehub.api.uvicorn_protocol import ApiProtocol
 from codehub.settings import Settings
@@ -36,7 +36,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         settings = self._settings
-        handlers = readiness.handlers(
+        handlers = health_endpoints.handlers(
             settings.database_url, settings.redis_url, self._app.state.metrics.exposition
         )
         self._internal.callback(internal_http.close_and_remove, self._internal_listener)

@@ -21,7 +21,7 @@ from codehub.domain.images import Image
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.user_limits import Limits
 from codehub.images_file import offered_images
-from codehub.session_lookups import SessionLookups
+from codehub.session_lookup_limit import SessionLookupLimit
 from codehub.settings import Settings
 
 
@@ -75,7 +75,7 @@ class Services:
     stream_reads: asyncio.Semaphore
     """Bounds the connections and the snapshot batches in memory of all event streams together."""
     calls_per_session: ConcurrencyLimit
-    session_lookups: SessionLookups
+    session_lookup_limit: SessionLookupLimit
     calls_per_user: ConcurrencyLimit
     searches_per_user: ConcurrencyLimit
     sign_in_limit: SignInLimit

@@ -62,7 +62,7 @@ async def login(
     address = client_address(request)
     async with services.sign_in_limit.admit(address):
         signed_in = await accounts.sign_in(services.engine, body.username, body.password, address, now=now)
-    services.session_lookups.remember(sessions.hash_session_id(signed_in.session_id))
+    services.session_lookup_limit.remember(sessions.hash_session_id(signed_in.session_id))
     set_session_cookie(response, signed_in.session_id, services.config)
     return SignedIn(user=UserView.of_account(signed_in.account))
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
-from codehub.bus.known_addresses import KnownAddresses
+from codehub.bus.known_networks import KnownNetworks
 from codehub.domain.audit import network_of
 from codehub.domain.problems import TooManyRequests
-from codehub.network_limits import FairQueue, TokenBuckets
+from codehub.rate_limits import FairQueue, TokenBuckets
 
 NEW_AT_ONCE: Final = 2
 NEW_WAITING: Final = 16
@@ -33,7 +33,7 @@ class SignInLimit:
     A successful sign-in gets its tokens back.
     """
 
-    def __init__(self, known: KnownAddresses, on_reject: Callable[[str], None]) -> None:
+    def __init__(self, known: KnownNetworks, on_reject: Callable[[str], None]) -> None:
         self._known = known
         self._on_reject = on_reject
         self._buckets = TokenBuckets(FAILURES, REFILL_PER_SECOND, ALLOWANCE_USED)

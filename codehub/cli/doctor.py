@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from codehub.cli import runtime_choice
-from codehub.cli.certificates import check_certificate
+from codehub.cli.certificate_checks import check_certificate
 from codehub.cli.findings import Finding, Severity, fail, merged, ok, warn
 from codehub.cli.machine_checks import check_machine
 from codehub.cli.part_users import check_users

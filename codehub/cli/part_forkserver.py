@@ -26,7 +26,7 @@ from functools import partial
 import typer
 
 from codehub.cli.part_users import PartUser
-from codehub.host.child_process import die_with_parent
+from codehub.host.parent_death import die_with_parent
 from codehub.host.processes import set_command_line
 
 MAX_REQUEST_BYTES = 1 << 20

@@ -24,8 +24,8 @@ import structlog
 import typer
 import uvloop
 
-from codehub import internal_http, readiness
-from codehub.cli import certificates, database_setup, part_users, requirements
+from codehub import health_endpoints, internal_http
+from codehub.cli import certificate_checks, database_setup, part_users, requirements
 from codehub.cli.errors import CommandError, report_errors
 from codehub.cli.heartbeats import Heartbeats
 from codehub.cli.options import load_settings
@@ -136,7 +136,7 @@ def _check_requirements(settings: Settings, part: str) -> None:
     def check() -> None:
         with report_errors():
             if part == "gateway":
-                certificates.require_certificate(settings)
+                certificate_checks.require_certificate(settings)
             asyncio.run(requirements.require_all(settings))
             asyncio.run(record_start(settings, part))
             if part == "api" and asyncio.run(requirements.admin_is_missing(settings)):
@@ -219,14 +219,14 @@ async def _serve_gateway(
         limits=Limits(settings.limits_max_running_per_user, settings.limits_max_running_global),
         activity={image.name: image.activity for image in known_images(settings.images_text)},
         activity_flush_interval=settings.activity_flush_interval,
-        tls=certificates.files(settings),
+        tls=certificate_checks.configured_certificate(settings),
         trusted_proxies=TrustedProxies(settings.proxies),
         max_connections=max(16, settings.gateway_max_connections // settings.gateway_workers),
         max_connections_per_address=-(
             -settings.gateway_max_connections_per_address // settings.gateway_workers
         ),
     )
-    handlers = readiness.handlers(settings.database_url, settings.redis_url, metrics.exposition)
+    handlers = health_endpoints.handlers(settings.database_url, settings.redis_url, metrics.exposition)
     async with internal_http.serve(listener, handlers):
         await serve(
             config,

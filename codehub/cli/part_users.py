@@ -16,7 +16,7 @@ from codehub.cli import part_mounts
 from codehub.cli.errors import CommandError
 from codehub.cli.findings import Finding, ok, warn
 from codehub.cli.part_mounts import closed_directories
-from codehub.host.child_process import set_parent_death_signal
+from codehub.host.parent_death import set_parent_death_signal
 from codehub.settings import Settings
 
 _NOBODY: Final = 65_534

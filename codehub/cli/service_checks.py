@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from codehub import readiness
+from codehub import health_endpoints
 from codehub.cli import data_directory, data_lock, requirements
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.database import schema_version
@@ -32,7 +32,7 @@ async def recorded_checks(settings: Settings) -> list[Finding]:
     database_url, redis_url = _urls(settings)
     if not database_url or not redis_url:
         return []
-    found = (await readiness.check(database_url, redis_url)).checks
+    found = (await health_endpoints.check_readiness(database_url, redis_url)).checks
     if not found[CheckName.SCHEMA].ok:
         return []  # the database's own finding says why
     coordinator = found[CheckName.COORDINATOR]

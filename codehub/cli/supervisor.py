@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import structlog
 
 from codehub.cli.errors import CommandError
-from codehub.cli.parts import ForkedProcess
+from codehub.cli.part_processes import ForkedProcess
 from codehub.embedded import server_processes
 from codehub.embedded.server_account import EmbeddedError
 from codehub.host.atomic_files import replace_file

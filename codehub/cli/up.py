@@ -19,8 +19,8 @@ import typer
 
 from codehub import internal_http
 from codehub.cli import (
+    certificate_checks,
     certificate_copy,
-    certificates,
     data_directory,
     data_lock,
     part_users,
@@ -30,8 +30,8 @@ from codehub.cli import (
 from codehub.cli.certificate_copy import CertificateCopy
 from codehub.cli.errors import CommandError
 from codehub.cli.part_main import PARTS
+from codehub.cli.part_processes import Part, PartForkServer
 from codehub.cli.part_users import PartUsers
-from codehub.cli.parts import Part, PartForkServer
 from codehub.cli.supervisor import Supervisor, end_stale_processes
 from codehub.cli.watchdog import watch
 from codehub.embedded.emergency_reserve import EmergencyReserve
@@ -185,7 +185,7 @@ class _System:
         return Part(name, self._forkserver, environment, self._settings.data_dir / "logs", user=user)
 
     def _certificate_variables(self, group: int) -> dict[str, str]:
-        if (originals := certificates.files(self._settings)) is None:
+        if (originals := certificate_checks.configured_certificate(self._settings)) is None:
             return {}
         copy = CertificateCopy(originals, self._settings.run_dir, group)
         self._supervisor.run_in_background(copy.run())
@@ -379,7 +379,7 @@ async def _check_settings(settings: Settings) -> None:
     """Check what the settings name, before anything is created."""
     _reject_internal_listen(settings)
     requirements.offered_images(settings)
-    certificates.require_certificate(settings)
+    certificate_checks.require_certificate(settings)
     if settings.database_url:
         await requirements.require_database(settings.database_url)
     if settings.redis_url:

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from codehub.cli.parts import Part
+from codehub.cli.part_processes import Part
 
 MAX_MISSED: Final = 6
 """The number of requests in a row that a part may leave unanswered."""

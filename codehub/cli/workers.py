@@ -10,7 +10,7 @@ import structlog
 import typer
 
 from codehub.cli.heartbeats import Heartbeats
-from codehub.host.child_process import die_with_parent
+from codehub.host.parent_death import die_with_parent
 
 logger = structlog.get_logger(__name__)
 

@@ -24,7 +24,7 @@ from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.observer import LeaderState, Observer
 from codehub.coordinator.provider_interfaces import Providers
 from codehub.coordinator.work_queue import WorkQueue
-from codehub.database.controller_writes import RowLocked, VersionConflict
+from codehub.database.leader_database import RowLocked, VersionConflict
 from codehub.domain.attempt_jobs import running_job_id
 from codehub.domain.continue_operation import wait_for_disk_space
 from codehub.domain.decision import (

@@ -8,7 +8,7 @@ import structlog
 
 from codehub.coordinator.leader_interfaces import LeaderDatabase
 from codehub.coordinator.provider_interfaces import Providers
-from codehub.database.controller_writes import RowLocked
+from codehub.database.leader_database import RowLocked
 from codehub.domain.gc import GcRules, StoredArchive, Sweep, sweep
 from codehub.domain.observation import JobState
 from codehub.domain.volume_leftovers import Leftover, LeftoverSweep, sweep_leftovers

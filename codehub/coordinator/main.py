@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from codehub import internal_http, readiness
+from codehub import health_endpoints, internal_http
 from codehub.coordinator.leadership_loop import serve
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.owner_message_filter import UserMessages
@@ -45,7 +45,7 @@ def enlarge_thread_pool() -> None:
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Coordinate until `stop` is set."""
     metrics = Metrics()
-    handlers = readiness.handlers(settings.database_url, settings.redis_url, metrics.exposition)
+    handlers = health_endpoints.handlers(settings.database_url, settings.redis_url, metrics.exposition)
     async with internal_http.listen_and_serve(settings.internal_addresses("coordinator"), handlers):
         await _coordinate(settings, stop, metrics)
 

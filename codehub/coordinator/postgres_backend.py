@@ -12,8 +12,8 @@ from codehub.bus.activity import ActivityLog
 from codehub.coordinator.event_listener import EventListener
 from codehub.coordinator.leader_interfaces import LeaderServices, LeadershipTerm
 from codehub.database import leadership
-from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import create_unpooled_engine, open_pool
+from codehub.database.leader_database import PostgresLeaderDatabase
 from codehub.settings import Settings
 
 REDIS_TIMEOUT = 5.0

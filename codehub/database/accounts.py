@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from codehub.database import audit, gate, sessions
 from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.database.audit import AuditedTransaction
-from codehub.database.credentials import PasswordAttempt, VerifiedUser, active_users, verify
+from codehub.database.password_verification import PasswordAttempt, VerifiedUser, active_users, verify
 from codehub.database.passwords import hash_password
 from codehub.database.tables import users, workspaces
 from codehub.domain.audit import Action, Actor, Target, TargetKind

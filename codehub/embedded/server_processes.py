@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from codehub.embedded.server_account import ServerAccount, plain_environment
-from codehub.host.child_process import die_with_parent
+from codehub.host.parent_death import die_with_parent
 from codehub.host.processes import parent_of
 
 

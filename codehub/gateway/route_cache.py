@@ -14,7 +14,7 @@ from codehub.database.gate import RecoverFrom
 from codehub.database.gateway_queries import Route, StatusPageData, Visitor
 from codehub.domain.audit import Actor
 from codehub.domain.workspace import Workspace
-from codehub.session_lookups import SessionLookups
+from codehub.session_lookup_limit import SessionLookupLimit
 
 FRESH_SECONDS: Final = 5.0
 MAX_ENTRIES: Final = 100_000
@@ -115,7 +115,7 @@ class RouteCache:
         self.source = source
         self._visitors: _Cache[bytes, Visitor] = _Cache(source.visitor)
         self._routes: _Cache[str, Route] = _Cache(source.route)
-        self._session_lookups = SessionLookups()
+        self._session_lookup_limit = SessionLookupLimit()
         self._answered_at = -math.inf
 
     @property
@@ -152,7 +152,7 @@ class RouteCache:
 
     async def find_visitor(self, id_hash: bytes, address: str) -> Visitor | None:
         """Look up the session of a client's cookie. Raises TooManyRequests if `address` guesses."""
-        return await self._session_lookups.find(id_hash, address, lambda: self._visitors.load(id_hash))
+        return await self._session_lookup_limit.find(id_hash, address, lambda: self._visitors.load(id_hash))
 
     async def load_route(self, workspace_id: str) -> Route | None:
         return await self._routes.load(workspace_id)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from codehub.host.child_process import die_with_parent
+from codehub.host.parent_death import die_with_parent
 from codehub.storage.errors import NoSpace, StorageProblem, reports_full_disk
 
 _libc = ctypes.CDLL(None)

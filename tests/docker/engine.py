@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from codehub.host.child_process import die_with_parent
+from codehub.host.parent_death import die_with_parent
 from tests.services import TOOLS_DIR, kill_processes_of, short_temp_dir
 from tests.waiting import PATIENCE, wait_for
 

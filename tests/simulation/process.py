@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from codehub.database.controller_writes import VersionConflict
+from codehub.database.leader_database import VersionConflict
 from codehub.database.leadership import StaleLeader
 from codehub.domain.observation import Unknown
 from codehub.runtimes.base import RuntimeFailure

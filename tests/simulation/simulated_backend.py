@@ -10,8 +10,8 @@ from typing import TypeVar
 from redis.exceptions import ConnectionError as RedisDown
 
 from codehub.coordinator.leader_interfaces import LeaderServices, LeadershipTerm
-from codehub.database import controller_writes
-from codehub.database.controller_writes import VersionConflict
+from codehub.database import leader_database
+from codehub.database.leader_database import VersionConflict
 from codehub.database.leadership import ANSWER_TIMEOUT, HUNG_AFTER
 from codehub.domain import allowed_changes
 from codehub.domain.conditions import holds
@@ -264,7 +264,7 @@ class SimulatedLeaderDatabase:
 
     def _purge(self, deleted_before: datetime | None) -> list[str]:
         """Lose the leadership if the transaction takes too long, because the heartbeat waits for it."""
-        due = self._db.purgeable(deleted_before)[: controller_writes.PURGED_AT_ONCE]
+        due = self._db.purgeable(deleted_before)[: leader_database.PURGED_AT_ONCE]
         if len(due) * PURGE_SECONDS > ANSWER_TIMEOUT:
             self._db.leadership.session = None
             raise lost_connection()

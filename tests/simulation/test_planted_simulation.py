@@ -18,7 +18,7 @@ from codehub.coordinator import disk_watchdog, ttl_runner
 from codehub.coordinator.effect_executor import DiskSpaceShortage, EffectExecutor, EffectFailed
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.ttl_runner import TtlRunner
-from codehub.database import controller_writes
+from codehub.database import leader_database
 from codehub.domain import (
     continue_operation,
     disk,
@@ -473,7 +473,7 @@ def test_a_large_purge_ends() -> None:
 
 
 def test_planted_a_purge_in_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_writes, "PURGED_AT_ONCE", 1_000_000)
+    monkeypatch.setattr(leader_database, "PURGED_AT_ONCE", 1_000_000)
     monkeypatch.setattr(histories, "SETTLE_WITHIN", 2000.0)
     expect_violation("does not settle", FullTrash)
 

@@ -25,7 +25,7 @@ import uvloop
 from codehub import log
 from codehub.coordinator import main, postgres_backend
 from codehub.database import leadership
-from codehub.database.controller_writes import PostgresLeaderDatabase
+from codehub.database.leader_database import PostgresLeaderDatabase
 from codehub.domain.decision import Decision, TimelineEvent, changed_columns
 from codehub.domain.observation import JobFact, JobState
 from codehub.domain.workspace import Workspace

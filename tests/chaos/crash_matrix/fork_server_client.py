@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from codehub.host.child_process import die_with_parent
+from codehub.host.parent_death import die_with_parent
 from tests.chaos.crash_matrix import fork_server
 from tests.waiting import PATIENCE, wait_for
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from codehub.database.controller_writes import PostgresLeaderDatabase
+from codehub.database.leader_database import PostgresLeaderDatabase
 from codehub.domain.archive_keys import parse_archive_key
 from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.observation import Generation

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub import readiness
+from codehub import health_endpoints
 from codehub.api.app import create_app
 from codehub.bus import events as bus_events
 from codehub.database import accounts, passwords, sessions
@@ -34,7 +34,7 @@ PASSWORD = "a good password"
 @pytest.fixture(autouse=True)
 def long_timeouts_and_cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise the timeouts that a busy machine would reach, and lower the cost of password hashes."""
-    monkeypatch.setattr(readiness, "CHECK_TIMEOUT", PATIENCE)
+    monkeypatch.setattr(health_endpoints, "CHECK_TIMEOUT", PATIENCE)
     monkeypatch.setattr(bus_events, "SUBSCRIBE_TIMEOUT", PATIENCE)
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     monkeypatch.setattr(passwords, "_hasher", cheap)

@@ -25,7 +25,7 @@ from codehub.database.row_mapping import conditions_json
 from codehub.database.tables import workspaces
 from codehub.domain.conditions import initial_conditions
 from codehub.domain.states import Role
-from codehub.host.child_process import die_with_parent
+from codehub.host.parent_death import die_with_parent
 from tests.integration.api.conftest import BASE, Api
 from tests.integration.api.test_events import PREFIX, ServedApi, served
 from tests.waiting import PATIENCE, until, wait_for

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from sqlalchemy import func, insert, text, update
 
-from codehub import internal_http, readiness
+from codehub import health_endpoints, internal_http
 from codehub.api import dashboard_files
 from codehub.api.app import create_app
 from codehub.api.server import listen, make_server
@@ -38,7 +38,7 @@ async def _set_leader(api: Api, age: str) -> None:
 
 
 async def check_readiness(api: Api) -> Readiness:
-    return await readiness.check(api.settings.database_url, api.settings.redis_url)
+    return await health_endpoints.check_readiness(api.settings.database_url, api.settings.redis_url)
 
 
 async def test_readiness_names_each_failure_and_its_remedy(api: Api) -> None:
@@ -72,7 +72,7 @@ async def test_a_database_of_another_version_is_not_ready(api: Api, version: str
 async def test_a_database_without_a_schema_is_not_ready(services: Services, redis_url: str) -> None:
     url = await services.empty_database()
     try:
-        found = await readiness.check(url, redis_url)
+        found = await health_endpoints.check_readiness(url, redis_url)
     finally:
         await services.drop_database(url)
     assert found.checks[CheckName.DATABASE].ok and not found.ready
@@ -82,7 +82,7 @@ async def test_a_database_without_a_schema_is_not_ready(services: Services, redi
 async def test_a_redis_that_is_gone_is_not_ready(api: Api, tmp_path: Path) -> None:
     await _set_leader(api, "0 seconds")
     await _claim_storage(api)
-    found = await readiness.check(api.settings.database_url, f"unix://{tmp_path}/redis.sock")
+    found = await health_endpoints.check_readiness(api.settings.database_url, f"unix://{tmp_path}/redis.sock")
     wrong = [name for name in VITAL if not found.checks[name].ok]
     assert not found.ready and wrong == [CheckName.REDIS]
     assert "REDIS_URL" in found.checks[CheckName.REDIS].remedy
@@ -91,10 +91,12 @@ async def test_a_redis_that_is_gone_is_not_ready(api: Api, tmp_path: Path) -> No
 async def test_a_server_that_accepts_but_never_answers_times_out(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "CHECK_TIMEOUT", 0.2)
+    monkeypatch.setattr(health_endpoints, "CHECK_TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        found = await readiness.check(f"postgresql://x:y@{address}/codehub", f"redis://{address}/0")
+        found = await health_endpoints.check_readiness(
+            f"postgresql://x:y@{address}/codehub", f"redis://{address}/0"
+        )
     assert not any(check.ok for check in found.checks.values())
     assert "did not answer within" in found.checks[CheckName.DATABASE].message
     assert "did not answer within" in found.checks[CheckName.REDIS].message
@@ -107,7 +109,7 @@ async def test_with_every_dependency_down_the_api_answers_503(settings: Settings
             "redis_url": f"unix://{tmp_path}/redis.sock",
         }
     )
-    found = await readiness.check(unreachable.database_url, unreachable.redis_url)
+    found = await health_endpoints.check_readiness(unreachable.database_url, unreachable.redis_url)
     assert not found.ready and not any(check.ok for check in found.checks.values())
     app = create_app(unreachable)
     async with app.router.lifespan_context(app):
@@ -217,7 +219,7 @@ async def test_the_overview_shows_the_checks_of_readyz(api: Api) -> None:
         values = {"ok": False, "message": "12 MiB free", "checked_at": func.now()}
         await conn.execute(insert(health_checks).values(name="disk", **values))
     checks = (await root.get("/api/v1/admin/overview")).json()["checks"]
-    assert checks == readiness.as_json(await check_readiness(api))["checks"]
+    assert checks == health_endpoints.as_json(await check_readiness(api))["checks"]
     assert checks["coordinator"] == {"ok": True, "message": "host:1 leads.", "remedy": ""}
     assert checks["disk"]["message"] == "12 MiB free" and "DISK_RESERVE_BYTES" in checks["disk"]["remedy"]
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from codehub import readiness
+from codehub import health_endpoints
 from codehub.database import migrate
 from codehub.domain.health_checks import CheckName
 from codehub.domain.states import Role
@@ -51,7 +51,7 @@ async def small_disk_api(disk_path: Path, redis_url: str) -> AsyncIterator[Api]:
 
 
 async def database_space(api: Api) -> tuple[bool, str]:
-    found = await readiness.check(api.settings.database_url, api.settings.redis_url)
+    found = await health_endpoints.check_readiness(api.settings.database_url, api.settings.redis_url)
     assert found.checks[CheckName.DATABASE].ok
     check = found.checks[CheckName.DATABASE_SPACE]
     assert (CheckName.DATABASE_SPACE in found.degraded) is not check.ok
@@ -112,11 +112,11 @@ async def test_a_full_redis_fails_readiness(api: Api) -> None:
     try:
         async with Redis.from_url(redis.url) as client:
             await client.config_set("maxmemory", 1)
-            found = await readiness.check(api.settings.database_url, redis.url)
+            found = await health_endpoints.check_readiness(api.settings.database_url, redis.url)
             check = found.checks[CheckName.REDIS]
             assert check.message == "Redis answers, but rejects writes: its disk or its memory is full."
             await client.config_set("maxmemory", 0)
-            found = await readiness.check(api.settings.database_url, redis.url)
+            found = await health_endpoints.check_readiness(api.settings.database_url, redis.url)
             assert found.checks[CheckName.REDIS].ok
     finally:
         redis.stop()

@@ -135,7 +135,7 @@ async def test_successful_sign_ins_cost_no_tokens(api: Api, monkeypatch: pytest.
         assert (await sign_in(api, KNOWN_ADDRESS, "alice")).status_code == 200
 
 
-async def test_known_addresses_are_shared_between_processes(
+async def test_known_networks_are_shared_between_processes(
     api: Api, blocked_checks: BlockedPasswordChecks
 ) -> None:
     await api.quick_client("alice", Role.USER)
@@ -148,7 +148,7 @@ async def test_known_addresses_are_shared_between_processes(
         async def is_known() -> bool:
             return KNOWN_ADDRESS in known
 
-        await eventually(is_known, "the other process to read the known addresses")
+        await eventually(is_known, "the other process to read the known networks")
         attempts = flood(other, 100)
         await until(lambda: sum(task.done() for task in attempts) > 80, "the queue to be full")
         assert (await sign_in(other, KNOWN_ADDRESS, "alice")).status_code == 200

@@ -20,8 +20,8 @@ from codehub.coordinator.main import make_providers
 from codehub.coordinator.metrics import Metrics
 from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.database import gate, installation
-from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import create_engine, open_pool
+from codehub.database.leader_database import PostgresLeaderDatabase
 from codehub.database.leadership import LOCK_TIMEOUT, campaign
 from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import leadership, timeline, users, workspaces

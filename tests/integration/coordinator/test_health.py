@@ -10,7 +10,7 @@ from ipaddress import IPv4Network
 import pytest
 from aiohttp import web
 
-from codehub import readiness
+from codehub import health_endpoints
 from codehub.coordinator import health_runner
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.health_runner import HealthRunner
@@ -35,11 +35,11 @@ WORKSPACE, ARCHIVE = "01hzy0000000000000000000aa", "01hzy0000000000000000000ab"
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "CHECK_TIMEOUT", PATIENCE)
+    monkeypatch.setattr(health_endpoints, "CHECK_TIMEOUT", PATIENCE)
 
 
 async def read_readiness(stack: CoordinatorStack) -> Readiness:
-    return await readiness.check(stack.settings.database_url, stack.settings.redis_url)
+    return await health_endpoints.check_readiness(stack.settings.database_url, stack.settings.redis_url)
 
 
 async def until_degraded(stack: CoordinatorStack, *names: CheckName) -> Readiness:

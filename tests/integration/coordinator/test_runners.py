@@ -19,8 +19,8 @@ from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.leadership_loop import gc_rules_of
 from codehub.coordinator.provider_interfaces import Providers
 from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
-from codehub.database import controller_writes, gate, gateway_reports, timeline
-from codehub.database.controller_writes import PostgresLeaderDatabase
+from codehub.database import gate, gateway_reports, leader_database, timeline
+from codehub.database.leader_database import PostgresLeaderDatabase
 from codehub.database.leadership import StaleLeader, campaign
 from codehub.database.tables import archives, audit_log, workspaces
 from codehub.database.tables import timeline as timeline_table
@@ -339,7 +339,7 @@ async def test_gc_keeps_the_newest_entries_of_a_timeline(
     long, short = [await stack.create(DesiredState.ARCHIVED) for _ in range(2)]
     await add_entries(stack, long, 9)
     monkeypatch.setattr(timeline, "KEPT", 4)
-    monkeypatch.setattr(controller_writes, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(leader_database, "ROWS_AT_ONCE", 2)
     await gc_runner(stack, await stack.take_leadership()).tick(datetime.now(UTC))
     assert await stack.timeline(long) == [f"wish: {number}" for number in range(5, 9)]
     assert len(await stack.timeline(short)) == 1
@@ -358,7 +358,7 @@ async def test_gc_removes_the_timelines_of_purged_workspaces_and_no_others(
         deleted = {"desired_state": DesiredState.DELETED.value, "deleted_at": now}
         await conn.execute(update(workspaces).where(c.id.in_([purged, in_trash])).values(**deleted))
         await conn.execute(update(workspaces).where(c.id == purged).values(purged_at=now))
-    monkeypatch.setattr(controller_writes, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(leader_database, "ROWS_AT_ONCE", 2)
     await gc_runner(stack, await stack.take_leadership()).tick(now)
     assert [len(await stack.timeline(each)) for each in (purged, in_trash, living)] == [0, 6, 6]
 

@@ -11,9 +11,9 @@ from sqlalchemy import func, insert, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.database import accounts, audit, controller_writes, passwords
-from codehub.database.controller_writes import PostgresLeaderDatabase
+from codehub.database import accounts, audit, leader_database, passwords
 from codehub.database.engine import open_pool
+from codehub.database.leader_database import PostgresLeaderDatabase
 from codehub.database.leadership import LOCK_TIMEOUT, PostgresTerm, StaleLeader, campaign
 from codehub.database.tables import audit_log, counted_failures
 from codehub.domain.audit import (
@@ -219,7 +219,7 @@ async def test_counted_failures_become_one_entry_when_their_hour_is_over(
 async def test_the_retention_removes_old_entries_in_small_batches(
     engine: AsyncEngine, leader: PostgresLeaderDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller_writes, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(leader_database, "ROWS_AT_ONCE", 10)
     now = datetime.now(UTC)
     await insert_entries(engine, now - 366 * DAY, 25)
     await insert_entries(engine, now - 364 * DAY, 3)

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.database import controller_writes
-from codehub.database.controller_writes import PostgresLeaderDatabase, RowLocked
+from codehub.database import leader_database
 from codehub.database.engine import open_pool
+from codehub.database.leader_database import PostgresLeaderDatabase, RowLocked
 from codehub.database.leadership import LOCK_TIMEOUT, PostgresTerm, campaign
 from codehub.database.tables import home_sizes, workspaces
 from codehub.domain.decision import Decision
@@ -61,8 +61,8 @@ async def leader(
     engine: AsyncEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Leader]:
     """A leader that writes at most ten rows per transaction."""
-    monkeypatch.setattr(controller_writes, "ROWS_AT_ONCE", 10)
-    monkeypatch.setattr(controller_writes, "PURGED_AT_ONCE", 10)
+    monkeypatch.setattr(leader_database, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(leader_database, "PURGED_AT_ONCE", 10)
     term = await campaign(database_url, "test")
     assert term is not None
     async with open_pool(database_url, 2, LOCK_TIMEOUT) as pool:

@@ -8,8 +8,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.database.controller_writes import PostgresLeaderDatabase
 from codehub.database.engine import asyncpg_dsn, create_engine, open_pool
+from codehub.database.leader_database import PostgresLeaderDatabase
 from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, campaign, fence
 from codehub.domain.decision import Decision, TimelineEvent
 from tests.integration.database.conftest import BACKENDS, create

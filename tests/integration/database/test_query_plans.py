@@ -13,10 +13,10 @@ from sqlalchemy import text
 from codehub.database import (
     accounts,
     audit,
-    controller_writes,
     gate,
     gateway_queries,
     gc_queries,
+    leader_database,
     lockout,
     sessions,
     ttl_queries,
@@ -87,7 +87,7 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     "activity": (lambda conn: gate.advance_last_access(conn, {WORKSPACE: NEWEST}), {"pk_workspaces"}),
     "the TTLs": (lambda conn: ttl_queries.candidates(conn, NEVER_DUE, NEWEST), TTL_INDEXES),
     "the controller's pass": (
-        lambda conn: conn.execute(text(controller_writes.VERSIONS)),
+        lambda conn: conn.execute(text(leader_database.VERSIONS)),
         {"ix_workspaces_versions"},
     ),
     "the purge": (lambda conn: gc_queries.purge_candidates(conn, NEWEST, BACKENDS), {"ix_workspaces_trash"}),
@@ -163,7 +163,7 @@ def check(plans: list[Plan], indexes: set[str]) -> None:
 
 
 async def test_the_idle_pass_reads_only_its_index(explainer: Explainer) -> None:
-    (plan,) = await explainer.explain(lambda conn: conn.execute(text(controller_writes.VERSIONS)))
+    (plan,) = await explainer.explain(lambda conn: conn.execute(text(leader_database.VERSIONS)))
     (scan,) = (node for node in plan.nodes() if "Index Name" in node)
     assert scan["Node Type"] == "Index Only Scan"
     assert scan["Heap Fetches"] < 0.01 * ROWS

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from codehub.cli.certificates import check_certificate, require_certificate
+from codehub.cli.certificate_checks import check_certificate, require_certificate
 from codehub.cli.findings import Severity
 from codehub.cli.requirements import RequirementError
 from codehub.gateway.certificate import CertificateError, CertificateFiles, RenewedCertificate

@@ -16,7 +16,7 @@ from codehub.database.workspace_queries import Archive
 from codehub.domain.problems import InvalidState, OperationInProgress, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.gateway.trusted_proxies import TrustedProxies
-from codehub.network_limits import TokenBuckets
+from codehub.rate_limits import TokenBuckets
 from tests.integration.gateway.browser import Browser
 from tests.integration.gateway.harness import (
     MINE,
@@ -54,7 +54,7 @@ async def test_without_a_session_a_navigation_is_redirected_to_the_login(origin_
 async def test_random_sessions_of_one_network_cost_bounded_look_ups() -> None:
     """Entry, forms of status pages and the event stream share one allowance."""
     async with world(trusted_proxies=TrustedProxies((ip_network("127.0.0.1"),))) as made:
-        made.gateway.route_cache._session_lookups._buckets = TokenBuckets(5, 1e-6, "Too many.")
+        made.gateway.route_cache._session_lookup_limit._buckets = TokenBuckets(5, 1e-6, "Too many.")
 
         def guess(number: int, address: str = "192.0.2.66") -> str:
             more = f"X-Forwarded-For: {address}\r\n{FETCH}"
@@ -77,7 +77,7 @@ async def test_random_sessions_of_one_network_cost_bounded_look_ups() -> None:
 
 async def test_known_sessions_are_not_limited_with_random_ones(origin_mode: World) -> None:
     assert status((await origin_mode.ask(origin_mode.entrance()))[0]) == 302
-    origin_mode.gateway.route_cache._session_lookups._buckets = TokenBuckets(1, 1e-6, "Too many.")
+    origin_mode.gateway.route_cache._session_lookup_limit._buckets = TokenBuckets(1, 1e-6, "Too many.")
     for expected in (302, 429):
         assert status((await origin_mode.ask(origin_mode.entrance("/", "guess")))[0]) == expected
     origin_mode.gateway.route_cache.forget_all()

@@ -1,4 +1,4 @@
-"""Steps of the controller: `controller.py`, `observer.py` and `database/controller_writes.py`.
+"""Steps of the controller: `controller.py`, `observer.py` and `database/leader_database.py`.
 
 Loading the row and observing the jobs are one step: a later change of the row makes the save fail,
 whenever the row was loaded. Observing the archive and saving are one step too. An event between

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from codehub.api.stream_revocation import SessionRevocations
 from codehub.bus.events import Subscriptions
-from codehub.bus.known_addresses import KnownAddresses
+from codehub.bus.known_networks import KnownNetworks
 from codehub.coordinator.event_listener import EventListener
 from codehub.database.engine import create_engine
 from codehub.gateway.activity import ActivityRecorder
@@ -71,7 +71,7 @@ async def loop(call: Swallowing) -> None:
 
 LOOPS: dict[str, Callable[[Swallowing], Coroutine[Any, Any, None]]] = {
     "a plain loop": loop,
-    "known addresses": lambda call: KnownAddresses(SwallowingRedis(call)).run(),  # type: ignore[arg-type]
+    "known networks": lambda call: KnownNetworks(SwallowingRedis(call)).run(),  # type: ignore[arg-type]
     "event hints": lambda call: Subscriptions(SwallowingRedis(call), "events:").run(),  # type: ignore[arg-type]
     "flushes": lambda call: ActivityReporter(
         ActivityRecorder(), SwallowingRedis(call), GatewayRegistry()

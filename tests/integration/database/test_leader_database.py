@@ -12,9 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.coordinator.leader_interfaces import LeaderDatabase
 from codehub.database import gate, gateway_reports
-from codehub.database.controller_writes import PostgresLeaderDatabase, VersionConflict
 from codehub.database.engine import open_pool
 from codehub.database.gateway_reports import GatewayRegistry
+from codehub.database.leader_database import PostgresLeaderDatabase, VersionConflict
 from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, campaign
 from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.gc import StoredArchive

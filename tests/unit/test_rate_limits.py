@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from codehub import network_limits
+from codehub import rate_limits
 from codehub.domain.problems import TooManyRequests
-from codehub.network_limits import FairQueue, TokenBuckets
+from codehub.rate_limits import FairQueue, TokenBuckets
 
 FAILURES, REFILL_PER_SECOND = 20, 0.5
 
@@ -50,7 +50,7 @@ def test_a_refund_is_one_token() -> None:
 
 
 def test_many_networks_use_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_limits, "MAX_NETWORKS", 3)
+    monkeypatch.setattr(rate_limits, "MAX_NETWORKS", 3)
     buckets = TokenBuckets(FAILURES, REFILL_PER_SECOND, "Too many.", Clock())
     for number in range(10):
         buckets.take(str(number))

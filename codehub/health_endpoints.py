@@ -41,7 +41,7 @@ def handlers(database_url: str, redis_url: str, metrics: Exposition) -> Mapping[
         return _json(200, {"status": "ok"})
 
     async def readyz() -> Response:
-        found = await check(database_url, redis_url)
+        found = await check_readiness(database_url, redis_url)
         return _json(200 if found.ready else 503, as_json(found))
 
     async def exposition() -> Response:
@@ -58,7 +58,7 @@ def as_json(found: Readiness) -> dict[str, object]:
     }
 
 
-async def check(database_url: str, redis_url: str) -> Readiness:
+async def check_readiness(database_url: str, redis_url: str) -> Readiness:
     """Check PostgreSQL and Redis, and read the results of the leader's checks."""
     database, redis = await asyncio.gather(_check_database(database_url), _check_redis(redis_url))
     return with_remedies({**database, CheckName.REDIS: redis})

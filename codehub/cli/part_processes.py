@@ -17,7 +17,7 @@ from codehub.cli import part_forkserver
 from codehub.cli.part_main import load_all, prepare
 from codehub.cli.part_users import PartUser
 from codehub.embedded import server_processes
-from codehub.host.child_process import die_with_parent
+from codehub.host.parent_death import die_with_parent
 
 UNKNOWN_EXIT_CODE = -signal.SIGTERM
 """Exit code of a part whose fork server was killed.

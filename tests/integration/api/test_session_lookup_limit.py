@@ -7,7 +7,7 @@ import pytest
 
 from codehub.api import permissions
 from codehub.domain.states import Role
-from codehub.network_limits import FairQueue, TokenBuckets
+from codehub.rate_limits import FairQueue, TokenBuckets
 from tests.integration.api.conftest import PASSWORD, Api
 from tests.waiting import until
 
@@ -17,7 +17,7 @@ ATTACKER = "192.0.2.66"
 
 @pytest.fixture
 def api(api: Api) -> Api:
-    api.app.state.services.session_lookups._buckets = TokenBuckets(ALLOWED, 1e-6, "Too many.")
+    api.app.state.services.session_lookup_limit._buckets = TokenBuckets(ALLOWED, 1e-6, "Too many.")
     return api
 
 
@@ -73,7 +73,7 @@ async def test_valid_sessions_cost_no_tokens(api: Api) -> None:
 async def test_random_sessions_from_many_networks_do_not_delay_valid_ones(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lookups = api.app.state.services.session_lookups
+    lookups = api.app.state.services.session_lookup_limit
     lookups._queue = FairQueue(2, 10, "Full.")
     alice = await api.quick_client("alice", Role.USER)
     assert (await alice.get("/api/v1/session")).status_code == 200

@@ -10,7 +10,7 @@ import pytest
 PROGRAM = '''
 import asyncio, json, os, random, signal, sys
 from pathlib import Path
-from codehub.cli import parts
+from codehub.cli import part_processes
 
 state = {"earlier": 0}
 
@@ -41,8 +41,8 @@ def fail():
     sys.stderr.write("the reason\\n")
     raise ValueError("a bug of the part")
 
-parts.load_all = lambda docker: {"describe": describe, "wait": wait, "fail": fail}
-server = parts.PartForkServer.fork(Path(sys.argv[1]), docker=False)
+part_processes.load_all = lambda docker: {"describe": describe, "wait": wait, "fail": fail}
+server = part_processes.PartForkServer.fork(Path(sys.argv[1]), docker=False)
 log = Path(sys.argv[1], "part.log")
 
 async def logged(text):

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from codehub.host.child_process import die_with_parent, set_parent_death_signal
+from codehub.host.parent_death import die_with_parent, set_parent_death_signal
 from codehub.host.processes import ProcessId
 from tests.waiting import wait_for
 
 PARENT = """
 import os, signal, subprocess, sys
-from codehub.host.child_process import die_with_parent
+from codehub.host.parent_death import die_with_parent
 child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"],
     preexec_fn=die_with_parent(signal.SIGTERM))
 print(child.pid, flush=True)

@@ -20,11 +20,11 @@ REFRESH_SECONDS: Final = 60.0
 SAVE_SECONDS: Final = 1.0
 
 
-class KnownAddresses:
+class KnownNetworks:
     """In-memory copy of a Redis sorted set, so that a lookup during a flood costs no call.
 
-    Each process adds to the set and reads it once a minute. Without Redis, a process knows the
-    networks that it has seen.
+    Each process adds to the set and reads it once a minute. Without Redis, a process has
+    only the networks that it has seen.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -44,7 +44,7 @@ class KnownAddresses:
                 pipeline.zremrangebyrank(KEY, 0, -MAX_KNOWN - 1)
                 await pipeline.execute()
         except (RedisError, OSError, TimeoutError) as error:
-            logger.warning("a known address was not saved", error=str(error))
+            logger.warning("a known network was not saved", error=str(error))
 
     async def refresh(self) -> None:
         found: Any = await self._redis.zrange(KEY, 0, -1, withscores=True)
@@ -55,7 +55,7 @@ class KnownAddresses:
             try:
                 await self.refresh()
             except (RedisError, OSError) as error:
-                logger.warning("known addresses cannot be read", error=str(error))
+                logger.warning("known networks cannot be read", error=str(error))
             raise_if_cancelled()
             await asyncio.sleep(REFRESH_SECONDS)
 

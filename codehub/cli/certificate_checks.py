@@ -1,4 +1,4 @@
-"""Checks whether the TLS certificate can be served, and covers CodeHub's addresses."""
+"""Checks of the TLS certificate: it can be served, covers CodeHub's addresses, and has not expired."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -13,7 +13,7 @@ from codehub.settings import Settings
 WARN_BEFORE: Final = timedelta(days=14)
 
 
-def files(settings: Settings) -> CertificateFiles | None:
+def configured_certificate(settings: Settings) -> CertificateFiles | None:
     """Return the configured certificate and key, or None if there are none."""
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return None
@@ -22,7 +22,7 @@ def files(settings: Settings) -> CertificateFiles | None:
 
 def require_certificate(settings: Settings) -> None:
     """Raise RequirementError if a certificate is configured and cannot be served."""
-    if (given := files(settings)) is None:
+    if (given := configured_certificate(settings)) is None:
         return
     try:
         given.examine()
@@ -33,7 +33,7 @@ def require_certificate(settings: Settings) -> None:
 
 
 def check_certificate(settings: Settings) -> list[Finding]:
-    if (given := files(settings)) is None:
+    if (given := configured_certificate(settings)) is None:
         return []
     try:
         found = given.examine()

@@ -1,4 +1,4 @@
-"""Database lookups of sessions, limited per network as long as they find nothing.
+"""Limit on database lookups of sessions, per network, for those that find nothing.
 
 Anyone can send a cookie with an invented session, and each one costs a query.
 """
@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from codehub.domain.audit import network_of
 from codehub.domain.problems import TooManyRequests
-from codehub.network_limits import FairQueue, TokenBuckets
+from codehub.rate_limits import FairQueue, TokenBuckets
 
 FAILED_LOOKUPS: Final = 200
 REFILL_PER_SECOND: Final = 5.0
@@ -24,7 +24,7 @@ QUEUE_FULL: Final = "Too many sessions are being looked up at this moment. Try a
 Found = TypeVar("Found")
 
 
-class SessionLookups:
+class SessionLookupLimit:
     """Admission control for lookups.
 
     A session that was found before neither waits nor costs a token.
