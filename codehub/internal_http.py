@@ -95,7 +95,7 @@ def close_and_remove(listener: socket.socket) -> None:
 @contextlib.asynccontextmanager
 async def serve(listener: socket.socket, handlers: Mapping[str, Handler]) -> AsyncIterator[None]:
     """Serve these paths while the body runs. The caller closes the listener."""
-    server = _Server(handlers)
+    server = _InternalServer(handlers)
     start = asyncio.start_unix_server if listener.family == socket.AF_UNIX else asyncio.start_server
     # A duplicate, as a server closes its socket; other processes may serve the same one.
     asyncio_server = await start(server.connected, sock=listener.dup(), limit=MAX_HEAD, backlog=BACKLOG)
@@ -144,7 +144,7 @@ async def listen_and_serve(addresses: Sequence[str], handlers: Mapping[str, Hand
         close_and_remove(listener)
 
 
-class _Server:
+class _InternalServer:
     def __init__(self, handlers: Mapping[str, Handler]) -> None:
         self._handlers = handlers
         self._open: set[asyncio.Task[None]] = set()

@@ -15,7 +15,7 @@ from codehub.coordinator.clock_and_ids import REAL
 from codehub.coordinator.controller import Controller, Intervals
 from codehub.coordinator.effect_executor import EffectExecutor, ExecutorRules
 from codehub.coordinator.leadership_loop import rules_of
-from codehub.coordinator.metrics import Metrics
+from codehub.coordinator.metrics import CoordinatorMetrics
 from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.postgres_backend import CONNECTIONS
 from codehub.database.engine import asyncpg_dsn, open_pool
@@ -91,7 +91,7 @@ async def _controller(environment: Environment) -> AsyncIterator[Controller]:
         yield Controller(
             database, environment.providers, executor, state,
             rules=rules_of(environment.settings), intervals=Intervals(1, 30), clock_and_ids=REAL,
-            metrics=Metrics(),
+            metrics=CoordinatorMetrics(),
         )  # fmt: skip
     await term.resign()
 

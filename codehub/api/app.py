@@ -29,7 +29,7 @@ from codehub.api.concurrency_limits import ConcurrencyLimit
 from codehub.api.csrf import CsrfMiddleware
 from codehub.api.dashboard_files import Dashboard
 from codehub.api.internal_key import InternalKeyMiddleware
-from codehub.api.metrics import Metrics, MetricsMiddleware
+from codehub.api.metrics import ApiMetrics, MetricsMiddleware
 from codehub.api.open_streams import OpenStreams
 from codehub.api.security_headers import SecurityHeadersMiddleware
 from codehub.api.services import Config, Services
@@ -71,7 +71,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=_lifespan(config),
         redirect_slashes=False,
     )
-    app.state.metrics = Metrics()
+    app.state.metrics = ApiMetrics()
     errors.install(app)
     app.include_router(_api())
     app.include_router(health.router)

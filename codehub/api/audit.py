@@ -42,7 +42,7 @@ class AuditTarget(BaseModel):
     name: str
 
 
-class AuditEntry(BaseModel):
+class AuditEntryView(BaseModel):
     """One entry. `action` is a name that the filter accepts, or one that a newer version has added."""
 
     id: int
@@ -58,7 +58,7 @@ class AuditEntry(BaseModel):
 class AuditPage(BaseModel):
     """`next` is the `before` of the next page, or null on the last one."""
 
-    items: list[AuditEntry]
+    items: list[AuditEntryView]
     next: int | None
 
 
@@ -95,11 +95,11 @@ def _id_or_name(text: str | None) -> tuple[str | None, str | None]:
     return None, text
 
 
-def _entry(row: Row[Any]) -> AuditEntry:
+def _entry(row: Row[Any]) -> AuditEntryView:
     target = None
     if row.target_kind is not None:
         target = AuditTarget(kind=row.target_kind, id=row.target_id, name=row.target_name)
-    return AuditEntry(
+    return AuditEntryView(
         id=row.id,
         at=row.at,
         actor=AuditActor(kind=row.actor_kind, id=row.actor_id, name=row.actor_name),

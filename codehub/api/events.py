@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from codehub.api.errors import problem_response
 from codehub.api.event_source import HEADERS, REPLACED, EventSource
-from codehub.api.metrics import Metrics
+from codehub.api.metrics import ApiMetrics
 from codehub.api.permissions import Caller
 from codehub.api.services import Services, Shared
 from codehub.api.uvicorn_protocol import transport_of
@@ -51,7 +51,7 @@ class EventStream(Response):
     one event is buffered per client, so that many clients that do not read cost little memory.
     """
 
-    def __init__(self, session: Session, services: Services, metrics: Metrics) -> None:
+    def __init__(self, session: Session, services: Services, metrics: ApiMetrics) -> None:
         super().__init__()
         self._session = session
         self._services = services

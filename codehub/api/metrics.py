@@ -18,7 +18,7 @@ UNROUTED: Final = "other"
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
 
 
-class Metrics:
+class ApiMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -57,7 +57,7 @@ def route_of(scope: Scope) -> str:
 class MetricsMiddleware:
     """Middleware that counts requests by route template, so that ids in paths make no new series."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: ApiMetrics) -> None:
         self._app = app
         self._metrics = metrics
 

@@ -19,7 +19,7 @@ SHUTDOWN_SECONDS: Final = 5
 BACKLOG: Final = 2048
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """uvicorn server that ends the event streams at shutdown: they have no end otherwise.
 
     Health and metrics are served on the internal listener.
@@ -95,7 +95,7 @@ def make_server(settings: Settings, internal_listener: socket.socket | None = No
         timeout_keep_alive=75,
     )
     internal_listener = internal_listener or internal_http.listen(settings.internal_addresses("api"))
-    return _Server(config, app, settings, internal_listener)
+    return _UvicornServer(config, app, settings, internal_listener)
 
 
 def run(settings: Settings, *, before_serving: Callable[[], None]) -> None:

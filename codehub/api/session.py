@@ -15,7 +15,7 @@ from codehub.database.archive_usage import archive_bytes
 router = APIRouter(tags=["session"])
 
 
-class Credentials(RequestBody):
+class SignIn(RequestBody):
     username: ShortText
     password: Secret
 
@@ -56,9 +56,7 @@ class SessionView(BaseModel):
 
 
 @router.post("/login")
-async def login(
-    body: Credentials, request: Request, response: Response, services: Shared, now: Now
-) -> SignedIn:
+async def login(body: SignIn, request: Request, response: Response, services: Shared, now: Now) -> SignedIn:
     address = client_address(request)
     async with services.sign_in_limit.admit(address):
         signed_in = await accounts.sign_in(services.engine, body.username, body.password, address, now=now)

@@ -70,7 +70,7 @@ class ArchiveItem(BaseModel):
     current: bool
 
 
-class Archives(BaseModel):
+class ArchiveList(BaseModel):
     items: list[ArchiveItem]
 
 
@@ -148,8 +148,8 @@ async def get_timeline(workspace_id: WorkspaceId, session: Caller, services: Sha
 
 
 @router.get("/archives")
-async def get_archives(workspace_id: WorkspaceId, session: Caller, services: Shared) -> Archives:
+async def get_archives(workspace_id: WorkspaceId, session: Caller, services: Shared) -> ArchiveList:
     async with services.engine.connect() as conn:
         owned = await find_workspace_even_deleted(conn, session, workspace_id)
         found = await workspace_queries.archives_of(conn, owned.workspace)
-    return Archives(items=[ArchiveItem(**vars(archive)) for archive in found])
+    return ArchiveList(items=[ArchiveItem(**vars(archive)) for archive in found])

@@ -87,9 +87,7 @@ async def move_from_other_runtime(
     the record names this runtime, the workspaces came from elsewhere and stay as they are, unless
     the schema is older than the column.
     """
-    from codehub.cli import (
-        runtime_choice,  # imports the coordinator, which the other parts do not load
-    )
+    from codehub.cli import runtime_choice  # imports the coordinator, which the other parts do not load
 
     last = runtime_choice.last_runtime(settings.data_dir)
     is_old = schema_before is not None and schema_before < RUNTIME_COLUMN_RELIABLE_SINCE

@@ -34,7 +34,7 @@ NAME = "part-forkserver"
 
 
 @dataclass(frozen=True)
-class _Child:
+class _ForkedPart:
     pid: int
     status: socket.socket
 
@@ -58,7 +58,7 @@ def serve(
     for stream in (0, 1):
         os.dup2(null, stream)
     set_command_line("codehub", NAME)
-    children: dict[int, _Child] = {}
+    children: dict[int, _ForkedPart] = {}
     poller = select.poll()
     poller.register(requests, select.POLLIN)
     while True:
@@ -82,7 +82,7 @@ def serve(
             poller.register(pidfd, select.POLLIN)
 
 
-def _fork_part(part: Callable[[], None], name: str, descriptors: list[int]) -> tuple[int, _Child]:
+def _fork_part(part: Callable[[], None], name: str, descriptors: list[int]) -> tuple[int, _ForkedPart]:
     *streams, status = descriptors
     hook = die_with_parent(signal.SIGTERM)
     pid = os.fork()
@@ -92,13 +92,13 @@ def _fork_part(part: Callable[[], None], name: str, descriptors: list[int]) -> t
     for stream in streams:
         os.close(stream)
     pidfd = os.pidfd_open(pid)
-    child = _Child(pid, socket.socket(fileno=status))
+    child = _ForkedPart(pid, socket.socket(fileno=status))
     with contextlib.suppress(OSError):  # a supervisor that has ended closes the request socket as well
         socket.send_fds(child.status, [str(pid).encode()], [pidfd])
     return pidfd, child
 
 
-def _report_exit(pidfd: int, child: _Child) -> None:
+def _report_exit(pidfd: int, child: _ForkedPart) -> None:
     _, wait_status = os.waitpid(child.pid, 0)
     os.close(pidfd)
     with child.status, contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ from codehub.coordinator.effect_executor import (
 )
 from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished
 from codehub.coordinator.leader_interfaces import LeaderDatabase
-from codehub.coordinator.metrics import Metrics
+from codehub.coordinator.metrics import CoordinatorMetrics
 from codehub.coordinator.observer import LeaderState, Observer
 from codehub.coordinator.provider_interfaces import Providers
 from codehub.coordinator.work_queue import WorkQueue
@@ -80,7 +80,7 @@ class Controller:
         rules: PlanRules,
         intervals: Intervals,
         clock_and_ids: ClockAndIds,
-        metrics: Metrics,
+        metrics: CoordinatorMetrics,
     ) -> None:
         self._database = database
         self._providers = providers

@@ -19,7 +19,7 @@ from codehub.coordinator.leader_interfaces import (
     LeaderServices,
     LeadershipTerm,
 )
-from codehub.coordinator.metrics import Metrics
+from codehub.coordinator.metrics import CoordinatorMetrics
 from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.provider_interfaces import Providers
 from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
@@ -56,10 +56,10 @@ async def serve(
     *,
     stop: asyncio.Event,
     clock_and_ids: ClockAndIds = REAL,
-    metrics: Metrics | None = None,
+    metrics: CoordinatorMetrics | None = None,
 ) -> None:
     """Lead whenever no other coordinator does, until `stop` is set. Jobs and workspaces keep running."""
-    metrics = metrics or Metrics()
+    metrics = metrics or CoordinatorMetrics()
     stopping = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():
@@ -87,7 +87,7 @@ async def _campaign_and_lead(
     providers: Providers,
     backend: CoordinatorBackend,
     clock_and_ids: ClockAndIds,
-    metrics: Metrics,
+    metrics: CoordinatorMetrics,
 ) -> None:
     term = await _win_election(backend, settings.coordinator_leader_retry_interval)
     logger.info("this coordinator leads", epoch=term.epoch)
@@ -128,7 +128,7 @@ class Leader:
         services: LeaderServices,
         term: LeadershipTerm,
         clock_and_ids: ClockAndIds,
-        metrics: Metrics,
+        metrics: CoordinatorMetrics,
     ) -> None:
         self._settings = settings
         database = self._database = services.database

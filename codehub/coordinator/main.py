@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from codehub import health_endpoints, internal_http
 from codehub.coordinator.leadership_loop import serve
-from codehub.coordinator.metrics import Metrics
+from codehub.coordinator.metrics import CoordinatorMetrics
 from codehub.coordinator.owner_message_filter import UserMessages
 from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.coordinator.provider_interfaces import Providers
@@ -44,13 +44,13 @@ def enlarge_thread_pool() -> None:
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Coordinate until `stop` is set."""
-    metrics = Metrics()
+    metrics = CoordinatorMetrics()
     handlers = health_endpoints.handlers(settings.database_url, settings.redis_url, metrics.exposition)
     async with internal_http.listen_and_serve(settings.internal_addresses("coordinator"), handlers):
         await _coordinate(settings, stop, metrics)
 
 
-async def _coordinate(settings: Settings, stop: asyncio.Event, metrics: Metrics) -> None:
+async def _coordinate(settings: Settings, stop: asyncio.Event, metrics: CoordinatorMetrics) -> None:
     enlarge_thread_pool()
     engine = create_engine(settings.database_url)
     try:

@@ -23,7 +23,7 @@ _JOBS = {
 }
 
 
-class Metrics:
+class CoordinatorMetrics:
     """Registry of one coordinator process, for all its terms as leader."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from codehub.database.index_predicates import COUNTED
 from codehub.database.row_mapping import COLUMNS, to_workspaces
 from codehub.database.sessions import find_session
 from codehub.database.tables import workspaces
-from codehub.database.workspace_queries import Archive
+from codehub.database.workspace_queries import RestorableArchive
 from codehub.domain.disk import HomeRecord
 from codehub.domain.states import Operation, Phase, Role
 from codehub.domain.workspace import Workspace
@@ -49,7 +49,7 @@ class StatusPageData:
     """A workspace that cannot be connected to now, with the choices of its owner."""
 
     workspace: Workspace
-    archives: list[Archive]
+    archives: list[RestorableArchive]
     home: HomeRecord | None = None
 
 

@@ -37,7 +37,7 @@ class DetailedWorkspace(OwnedWorkspace):
     """Workspace with its memo, its current archive and the largest entries of its home."""
 
     memo: str
-    archive: "Archive | None"
+    archive: "RestorableArchive | None"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class TimelineEntry:
 
 
 @dataclass(frozen=True)
-class Archive:
+class RestorableArchive:
     archive_op_id: str
     created_at: datetime
     bytes: int
@@ -121,10 +121,12 @@ async def find(conn: AsyncConnection, workspace_id: str) -> DetailedWorkspace | 
     return DetailedWorkspace(owned.workspace, owned.owner_name, owned.home, row["memo"], _to_archive(row))
 
 
-def _to_archive(row: RowMapping) -> Archive | None:
+def _to_archive(row: RowMapping) -> RestorableArchive | None:
     if row["stored_archive_op_id"] is None:
         return None
-    return Archive(**{column.name: row[f"stored_{column.name}"] for column in ARCHIVE_COLUMNS}, current=True)
+    return RestorableArchive(
+        **{column.name: row[f"stored_{column.name}"] for column in ARCHIVE_COLUMNS}, current=True
+    )
 
 
 async def find_living(
@@ -216,7 +218,7 @@ async def timeline_of(conn: AsyncConnection, workspace_id: str) -> list[Timeline
     return [TimelineEntry(row.at, row.actor, row.event, row.message, row.operation) for row in rows]
 
 
-async def archives_of(conn: AsyncConnection, workspace: Workspace) -> list[Archive]:
+async def archives_of(conn: AsyncConnection, workspace: Workspace) -> list[RestorableArchive]:
     """Return the archives that can be restored, newest first."""
     c = archives.c
     current = archive_op_id_of(workspace.archive_key) if workspace.archive_key else None
@@ -226,7 +228,8 @@ async def archives_of(conn: AsyncConnection, workspace: Workspace) -> list[Archi
         .order_by(c.created_at.desc(), c.archive_op_id.desc())
     )
     return [
-        Archive(row.archive_op_id, row.created_at, row.bytes, row.archive_op_id == current) for row in rows
+        RestorableArchive(row.archive_op_id, row.created_at, row.bytes, row.archive_op_id == current)
+        for row in rows
     ]
 
 

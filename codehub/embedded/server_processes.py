@@ -56,7 +56,7 @@ def top_processes(pids: Sequence[int]) -> list[int]:
     return [pid for pid in pids if parent_of(pid) not in pids]
 
 
-class Child(Protocol):
+class PopenLike(Protocol):
     """The methods of `subprocess.Popen` that `end_child` uses."""
 
     def poll(self) -> int | None: ...
@@ -66,7 +66,7 @@ class Child(Protocol):
     def send_signal(self, number: signal.Signals, /) -> None: ...
 
 
-def end_child(process: Child, signals: Sequence[tuple[signal.Signals, float]]) -> None:
+def end_child(process: PopenLike, signals: Sequence[tuple[signal.Signals, float]]) -> None:
     """End a child process: send each signal in turn, and wait for the given seconds."""
     for number, seconds in signals:
         if process.poll() is not None:

@@ -15,7 +15,7 @@ from codehub.gateway import cookies, refusals
 from codehub.gateway.config import Origins
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.reply import Reply
-from codehub.gateway.http1.route_result import Lookup
+from codehub.gateway.http1.route_result import PendingRoute
 from codehub.gateway.origin_check import is_cross_origin
 from codehub.gateway.pages import Pages
 from codehub.gateway.route_cache import RouteCache
@@ -31,7 +31,7 @@ class PageFormHandler:
         self._route_cache = route_cache
         self._pages = pages
 
-    def handle(self, request: WorkspaceRequest, address: str) -> Reply | Lookup:
+    def handle(self, request: WorkspaceRequest, address: str) -> Reply | PendingRoute:
         """Handle a form from the client at `address`. All of its values are in the URL."""
         head = request.head
         path, _, query = request.target.decode().partition("?")
@@ -43,7 +43,7 @@ class PageFormHandler:
             return self._redirect(page)
         if is_cross_origin(head, self._origins, self._origins.platform):
             return refusals.cross_origin()
-        return Lookup(self._submit(request, address, values, page))
+        return PendingRoute(self._submit(request, address, values, page))
 
     async def _submit(
         self, request: WorkspaceRequest, address: str, values: dict[str, str], page: str

@@ -32,7 +32,7 @@ class NotCached(Enum):
 NOT_CACHED: Final = NotCached.NOT_CACHED
 
 
-class Source(Protocol):
+class RouteSource(Protocol):
     """What the cache reads from, and what the gateway's pages act on."""
 
     async def visitor(self, id_hash: bytes) -> Visitor | None: ...
@@ -53,7 +53,7 @@ class Source(Protocol):
         """Request the recovery from an error, likewise."""
 
 
-class _Lookup:
+class _PendingLoad:
     """A lookup in progress."""
 
     __slots__ = ("overtaken",)
@@ -68,10 +68,10 @@ class _Cache(Generic[Key, Value]):
     def __init__(self, read: Callable[[Key], Awaitable[Value | None]]) -> None:
         self._read: Callable[[Key], Awaitable[Value | None]] = read
         self.known: dict[Key, Value] = {}
-        self._lookups: dict[Key, set[_Lookup]] = {}
+        self._lookups: dict[Key, set[_PendingLoad]] = {}
 
     async def load(self, key: Key) -> Value | None:
-        lookup = _Lookup()
+        lookup = _PendingLoad()
         self._lookups.setdefault(key, set()).add(lookup)
         try:
             while True:
@@ -111,7 +111,7 @@ class _Cache(Generic[Key, Value]):
 class RouteCache:
     """Sessions and routes, invalidated by NOTIFY."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RouteSource) -> None:
         self.source = source
         self._visitors: _Cache[bytes, Visitor] = _Cache(source.visitor)
         self._routes: _Cache[str, Route] = _Cache(source.route)

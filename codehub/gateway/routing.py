@@ -1,6 +1,6 @@
 """Routing: which upstream gets a request, or which reply the client gets instead.
 
-Sessions and routes come from memory. Only when one is missing there, the result is a Lookup.
+Sessions and routes come from memory. Only when one is missing there, the result is a PendingRoute.
 """
 
 import re
@@ -27,7 +27,7 @@ from codehub.gateway.http1 import reply
 from codehub.gateway.http1.relay import Relay
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_head import RequestHead
-from codehub.gateway.http1.route_result import Lookup, RouteResult
+from codehub.gateway.http1.route_result import PendingRoute, RouteResult
 from codehub.gateway.origin_check import is_cross_origin
 from codehub.gateway.page_form_handler import PageFormHandler
 from codehub.gateway.pages import Pages
@@ -81,7 +81,7 @@ class Router:
         result = self._route(head, peer)
         return self._stay_on_https(head, result) if isinstance(result, Reply) else result
 
-    async def settle(self, lookup: Lookup, head: RequestHead) -> RouteResult:
+    async def settle(self, lookup: PendingRoute, head: RequestHead) -> RouteResult:
         """Return the relay or reply that a lookup leads to; a 503 if PostgreSQL or Redis is away."""
         result = await self._settle(lookup, head)
         return self._stay_on_https(head, result) if isinstance(result, Reply) else result
@@ -99,10 +99,10 @@ class Router:
     def unavailable(self) -> Reply:
         return refusals.revoked()
 
-    async def _settle(self, lookup: Lookup, head: RequestHead) -> RouteResult:
+    async def _settle(self, lookup: PendingRoute, head: RequestHead) -> RouteResult:
         try:
             result: RouteResult = lookup
-            while isinstance(result, Lookup):
+            while isinstance(result, PendingRoute):
                 result = await result.result
             return result
         except (SQLAlchemyError, *CONNECTION_ERRORS, RedisError) as error:
@@ -188,7 +188,7 @@ class Router:
         if not sessions:
             return relay
         address = self._relays.client_text(head, peer)
-        return Lookup(self._add_session(relay, cookies.session_hash(sessions[0]), address))
+        return PendingRoute(self._add_session(relay, cookies.session_hash(sessions[0]), address))
 
     async def _add_session(self, relay: Relay, session_hash: bytes, address: str) -> Relay:
         """Add the session to the relay of an event stream, which ends with it."""
@@ -220,7 +220,7 @@ class Router:
         visitor = self._route_cache.visitor(request.session_hash)
         route = self._route_cache.route(request.workspace_id)
         if isinstance(visitor, NotCached) or isinstance(route, NotCached):
-            return Lookup(self._look_up(request, at_entry=True))
+            return PendingRoute(self._look_up(request, at_entry=True))
         return self._enter(request, visitor, route)
 
     def _enter(self, request: WorkspaceRequest, visitor: Visitor | None, route: Route | None) -> RouteResult:
@@ -270,7 +270,7 @@ class Router:
         visitor = self._route_cache.visitor(grant.session_hash)
         route = self._route_cache.route(workspace_id)
         if isinstance(visitor, NotCached) or isinstance(route, NotCached):
-            return Lookup(self._look_up(request, at_entry=False))
+            return PendingRoute(self._look_up(request, at_entry=False))
         return self._connect(request, visitor, route)
 
     def _connect(

@@ -34,7 +34,7 @@ from codehub.gateway.open_connections import OpenConnections
 from codehub.gateway.pages import Pages
 from codehub.gateway.postgres_source import PostgresSource
 from codehub.gateway.revocation import RevocationHandler
-from codehub.gateway.route_cache import RouteCache, Source
+from codehub.gateway.route_cache import RouteCache, RouteSource
 from codehub.gateway.routing import Router
 from codehub.gateway.tls_server import TlsServer
 from codehub.gateway.workspace_entry import Tickets, WorkspaceEntry
@@ -65,7 +65,7 @@ class Gateway:
     def __init__(
         self,
         config: GatewayConfig,
-        source: Source,
+        source: RouteSource,
         ticket_store: Tickets,
         cookie_key: bytes,
         metrics: WorkerMetrics | None = None,

@@ -18,7 +18,7 @@ from codehub.gateway.config import Origins
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_head import RequestHead
-from codehub.gateway.http1.route_result import Lookup
+from codehub.gateway.http1.route_result import PendingRoute
 from codehub.gateway.pages import Pages
 from codehub.gateway.route_cache import RouteCache
 from codehub.gateway.workspace_request import WorkspaceRequest
@@ -60,10 +60,10 @@ class WorkspaceEntry:
         request.nonce_hash = query.get("nonce", "")
         return entry_nonce.is_hash(request.nonce_hash)
 
-    def send_to_workspace(self, request: WorkspaceRequest) -> Reply | Lookup:
+    def send_to_workspace(self, request: WorkspaceRequest) -> Reply | PendingRoute:
         """Redirect a checked session to the workspace's origin, or to the one of its port."""
         if request.nonce_hash:
-            return Lookup(self._issue_ticket(request))
+            return PendingRoute(self._issue_ticket(request))
         origin = self._origins.workspace_origin(request.workspace_id, request.port)
         return reply.redirect(f"{origin}{BEGIN_PATH}?{_encode_query({'to': request.target.decode()})}")
 
@@ -74,7 +74,7 @@ class WorkspaceEntry:
         origin = self._origins.workspace_origin(request.workspace_id, request.port)
         return reply.redirect(f"{origin}{ENTER_PATH}?{_encode_query(query)}")
 
-    def handle_reserved_path(self, head: RequestHead, workspace_id: str, port: int) -> Reply | Lookup:
+    def handle_reserved_path(self, head: RequestHead, workspace_id: str, port: int) -> Reply | PendingRoute:
         """Reply to a request below `/.codehub/` on the origin of a workspace or a port."""
         query = _parse_query(head.target)
         to = local_path(query.get("to", "/"))
@@ -83,7 +83,7 @@ class WorkspaceEntry:
                 return self.begin(head, workspace_id, port, to)
             return refusals.not_entered()
         if head.path == _ENTER and head.method == b"GET":
-            return Lookup(self._redeem_ticket(head, workspace_id, port, query.get("ticket", ""), to))
+            return PendingRoute(self._redeem_ticket(head, workspace_id, port, query.get("ticket", ""), to))
         return refusals.not_found()
 
     async def _redeem_ticket(
@@ -113,9 +113,9 @@ class WorkspaceEntry:
             403, "FORBIDDEN", "This ticket was issued to another browser, or cookies are blocked."
         )
 
-    def show_page(self, request: WorkspaceRequest, visitor: Visitor) -> Lookup:
+    def show_page(self, request: WorkspaceRequest, visitor: Visitor) -> PendingRoute:
         """Show the page of a workspace that cannot be connected to now. This may wake the workspace."""
-        return Lookup(self._page(request, visitor))
+        return PendingRoute(self._page(request, visitor))
 
     async def _page(self, request: WorkspaceRequest, visitor: Visitor) -> Reply:
         head = request.head

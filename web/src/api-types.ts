@@ -29,19 +29,19 @@ export interface components {
             bytes: number;
             current: boolean;
         };
+        ArchiveList: {
+            items: components["schemas"]["ArchiveItem"][];
+        };
         ArchiveUsage: {
             bytes: number;
             max_bytes: number | null;
-        };
-        Archives: {
-            items: components["schemas"]["ArchiveItem"][];
         };
         AuditActor: {
             kind: components["schemas"]["ActorKind"];
             id: string | null;
             name: string;
         };
-        AuditEntry: {
+        AuditEntryView: {
             id: number;
             /** Format: date-time */
             at: string;
@@ -55,7 +55,7 @@ export interface components {
             };
         };
         AuditPage: {
-            items: components["schemas"]["AuditEntry"][];
+            items: components["schemas"]["AuditEntryView"][];
             next: number | null;
         };
         AuditTarget: {
@@ -79,10 +79,6 @@ export interface components {
             message: string;
             /** Format: date-time */
             last_transition_time: string;
-        };
-        Credentials: {
-            username: string;
-            password: string;
         };
         CurrentArchiveView: {
             /** Format: date-time */
@@ -245,6 +241,10 @@ export interface components {
             apps_mode: "origin" | "path";
             trash_retention_seconds: number;
         };
+        SignIn: {
+            username: string;
+            password: string;
+        };
         SignedIn: {
             user: components["schemas"]["UserView"];
         };
@@ -400,17 +400,16 @@ export type Action = components['schemas']['Action'];
 export type ActorKind = components['schemas']['ActorKind'];
 export type Alive = components['schemas']['Alive'];
 export type ArchiveItem = components['schemas']['ArchiveItem'];
+export type ArchiveList = components['schemas']['ArchiveList'];
 export type ArchiveUsage = components['schemas']['ArchiveUsage'];
-export type Archives = components['schemas']['Archives'];
 export type AuditActor = components['schemas']['AuditActor'];
-export type AuditEntry = components['schemas']['AuditEntry'];
+export type AuditEntryView = components['schemas']['AuditEntryView'];
 export type AuditPage = components['schemas']['AuditPage'];
 export type AuditTarget = components['schemas']['AuditTarget'];
 export type CheckName = components['schemas']['CheckName'];
 export type CheckView = components['schemas']['CheckView'];
 export type ConditionName = components['schemas']['ConditionName'];
 export type ConditionView = components['schemas']['ConditionView'];
-export type Credentials = components['schemas']['Credentials'];
 export type CurrentArchiveView = components['schemas']['CurrentArchiveView'];
 export type DesiredState = components['schemas']['DesiredState'];
 export type DetailedHomeView = components['schemas']['DetailedHomeView'];
@@ -440,6 +439,7 @@ export type RecoveryOption = components['schemas']['RecoveryOption'];
 export type Role = components['schemas']['Role'];
 export type RunningLimits = components['schemas']['RunningLimits'];
 export type SessionView = components['schemas']['SessionView'];
+export type SignIn = components['schemas']['SignIn'];
 export type SignedIn = components['schemas']['SignedIn'];
 export type Timeline = components['schemas']['Timeline'];
 export type TimelineItem = components['schemas']['TimelineItem'];

@@ -2,7 +2,7 @@ import type { ApiDocument } from "./openapi";
 import { noteServerTime } from "./state/clock";
 import type {
   Account,
-  Archives,
+  ArchiveList,
   AuditPage,
   AuditQuery,
   DetailedWorkspace,
@@ -131,7 +131,7 @@ export const api = {
     request<DetailedWorkspace>("POST", workspacePath(id, "/extend"), { seconds }),
   timeline: (id: string, signal?: AbortSignal) =>
     request<Timeline>("GET", workspacePath(id, "/timeline"), undefined, signal),
-  archives: (id: string) => request<Archives>("GET", workspacePath(id, "/archives")),
+  archives: (id: string) => request<ArchiveList>("GET", workspacePath(id, "/archives")),
   images: () => request<Images>("GET", "/images"),
 
   users: (query: ListQuery, signal?: AbortSignal) =>

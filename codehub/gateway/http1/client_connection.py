@@ -23,7 +23,7 @@ from codehub.gateway.http1.request_head import (
     looks_broken,
     parse_head,
 )
-from codehub.gateway.http1.route_result import Lookup, RouteResult
+from codehub.gateway.http1.route_result import PendingRoute, RouteResult
 from codehub.gateway.http1.tunnel import Tunnel
 from codehub.gateway.http1.turn_queue import COSTLY_A_TICK, WINDOW
 from codehub.gateway.http1.upstream import COPIED, UpstreamConnection
@@ -294,14 +294,14 @@ class ClientConnection(BufferedInput):
         self._state = BUSY
         self.deadline = self.gateway.now + self.gateway.timeouts.response
         result = self.gateway.router.route(head, self.peer)
-        if isinstance(result, Lookup):
+        if isinstance(result, PendingRoute):
             self.gateway.start(self._look_up(head, result))
             return
         self._carry_out(head, result)
         if isinstance(result, Relay):
             self._fast_path = make_fast_path(data, head, result)
 
-    async def _look_up(self, head: RequestHead, lookup: Lookup) -> None:
+    async def _look_up(self, head: RequestHead, lookup: PendingRoute) -> None:
         result = await self.gateway.router.settle(lookup, head)
         if self._state != BUSY or self._request is not head:
             return  # the client disconnected, or the deadline passed

@@ -12,7 +12,7 @@ from codehub.gateway.config import Timeouts
 from codehub.gateway.http1.relay import Relay
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_head import RequestHead
-from codehub.gateway.http1.route_result import Lookup, RouteResult
+from codehub.gateway.http1.route_result import PendingRoute, RouteResult
 from codehub.gateway.http1.turn_queue import TurnQueue
 from codehub.gateway.http1.upstream import Pool, UpstreamConnection, UpstreamUser
 from codehub.gateway.metrics import WorkerMetrics
@@ -23,7 +23,7 @@ from codehub.gateway.route_cache import RouteCache
 class RequestRouter(Protocol):
     def route(self, head: RequestHead, peer: str) -> RouteResult: ...
 
-    async def settle(self, lookup: Lookup, head: RequestHead) -> RouteResult: ...
+    async def settle(self, lookup: PendingRoute, head: RequestHead) -> RouteResult: ...
 
     def refuse_too_large(self, data: bytes) -> Reply | None: ...
 

@@ -8,13 +8,13 @@ from typing import Any
 
 
 class RouteResult:
-    """Base of the three results of routing: Relay, Reply and Lookup."""
+    """Base of the three results of routing: Relay, Reply and PendingRoute."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup(RouteResult):
+class PendingRoute(RouteResult):
     """A coroutine that reads from PostgreSQL or Redis and then returns the result."""
 
     result: Coroutine[Any, Any, RouteResult]

@@ -31,7 +31,7 @@ from codehub.runtimes.process.network import Network, Uplink, enter
 from codehub.runtimes.process.output_files import READ_BYTES, Output, ReadBudget
 from codehub.runtimes.process.port_broker import PortBroker
 from codehub.runtimes.process.spawn import CANNOT_RUN, spawn
-from codehub.runtimes.process.state_directory import ExitRecord, State, StateDirectory
+from codehub.runtimes.process.state_directory import ExitRecord, KeeperState, StateDirectory
 
 STARTED, ALREADY_RUNNING, GONE = "started", "already running", "gone"
 _PR_SET_CHILD_SUBREAPER = 36
@@ -77,16 +77,16 @@ class Keeper:
         self._report(report_to, STARTED)
         self._supervise(state, child)
 
-    def _supervise(self, state: State, child: int) -> None:
+    def _supervise(self, state: KeeperState, child: int) -> None:
         self._wait_for_all_processes(child)
         self._directory.write_state(replace(state, ended=self._ended()))
         cgroups.remove(self._groups)
 
-    def _first_state(self) -> State:
+    def _first_state(self) -> KeeperState:
         me = ProcessId.of(os.getpid())
         assert me is not None
         request = self._request
-        return State(
+        return KeeperState(
             op_id=request.op_id,
             image=request.image,
             ready_path=request.ready_path,

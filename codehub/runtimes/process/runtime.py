@@ -31,7 +31,7 @@ from codehub.runtimes.process.sandbox import IsolationBarriers
 from codehub.runtimes.process.stale_processes import Isolation, StaleProcessesAlive, kill_stale_processes
 from codehub.runtimes.process.state_directory import (
     LONGEST_SOCKET_PATH,
-    State,
+    KeeperState,
     StateCorrupted,
     StateDirectory,
     unfinished_removals,
@@ -55,7 +55,7 @@ class _Snapshot:
     """A container as its state directory describes it, before the readiness check."""
 
     alive: bool
-    state: State | None
+    state: KeeperState | None
     error: str = ""
     upstream: str | None = None
 
@@ -230,7 +230,7 @@ class ProcessRuntime:
         except (StaleProcessesAlive, OSError) as error:
             raise RuntimeFailure(ErrorReason.ActionFailed, str(error)) from error
 
-    def _kill_stale_processes(self, directory: StateDirectory, state: State | None) -> None:
+    def _kill_stale_processes(self, directory: StateDirectory, state: KeeperState | None) -> None:
         groups = keeper_request_builder.group_directories(find_cgroups(), directory) if state is None else []
         kill_stale_processes(directory.path.name, state, Isolation.NONE.value, None, groups)
 
@@ -332,7 +332,7 @@ def _snapshot_of(directory: StateDirectory) -> _Snapshot | None:
     return _Snapshot(state.is_alive(), state)
 
 
-def _exit_message(directory: StateDirectory, state: State) -> str:
+def _exit_message(directory: StateDirectory, state: KeeperState) -> str:
     """Return why an existing container does not run, with the end of its output."""
     if state.boot_id != boot_id():
         return "it ended when the machine restarted"

@@ -15,7 +15,7 @@ from codehub.host.processes import (
     processes_with_variable,
 )
 from codehub.runtimes.process import cgroups
-from codehub.runtimes.process.state_directory import State
+from codehub.runtimes.process.state_directory import KeeperState
 
 WORKSPACE_VARIABLE = "CODEHUB_WORKSPACE_ID"
 _KILL_SECONDS = 5.0
@@ -34,7 +34,7 @@ class StaleProcessesAlive(Exception):  # noqa: N818 - a fact, not a fault
 
 
 def kill_stale_processes(
-    workspace_id: str, state: State | None, isolation: str, uid: int | None, groups: Iterable[str]
+    workspace_id: str, state: KeeperState | None, isolation: str, uid: int | None, groups: Iterable[str]
 ) -> None:
     """Kill what is left of a tree whose keeper is dead, and remove its groups.
 
@@ -54,7 +54,7 @@ def kill_stale_processes(
 
 
 def _find_stale_processes(
-    workspace_id: str, state: State | None, isolation: str, uid: int | None
+    workspace_id: str, state: KeeperState | None, isolation: str, uid: int | None
 ) -> set[ProcessId]:
     found: set[ProcessId] = set()
     if state is not None:

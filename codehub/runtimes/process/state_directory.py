@@ -59,7 +59,7 @@ class ExitRecord:
 
 
 @dataclass(frozen=True)
-class State:
+class KeeperState:
     """Contents of state.json.
 
     Keepers of earlier versions wrote it too, so fields are never renamed.
@@ -141,10 +141,10 @@ class StateDirectory:
     def is_locked(self) -> bool:
         return file_lock.is_locked(self.path)
 
-    def read_state(self) -> State | None:
+    def read_state(self) -> KeeperState | None:
         try:
             raw = json.loads(self.state_file.read_bytes())
-            return State(
+            return KeeperState(
                 op_id=_text(raw["op_id"]),
                 image=_text(raw["image"]),
                 ready_path=_text(raw["ready_path"]),
@@ -161,7 +161,7 @@ class StateDirectory:
         except (ValueError, KeyError, TypeError, NotADirectoryError) as error:
             raise StateCorrupted(f"{self.state_file} is damaged: {error}") from error
 
-    def write_state(self, state: State) -> None:
+    def write_state(self, state: KeeperState) -> None:
         staged = self.path / f".state-{os.getpid()}"
         replace_file(self.state_file, json.dumps(asdict(state)).encode(), staged=staged)
 

@@ -1,6 +1,6 @@
 """Archive store with blocking calls.
 
-Archives are immutable. The `.meta`, which is written last, commits an archive.
+BlockingArchiveStore are immutable. The `.meta`, which is written last, commits an archive.
 """
 
 import re
@@ -76,7 +76,7 @@ def parse_meta(key: str, content: bytes) -> ArchiveFact:
     return ArchiveFact(workspace_id, archive_op_id, key, match[1], *sizes)
 
 
-class Archives:
+class BlockingArchiveStore:
     """Archive store of one installation. Each call first checks the store's installation marker."""
 
     def __init__(self, url: str, installation_id: str) -> None:

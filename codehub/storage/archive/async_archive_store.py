@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.archive.archives import Archives, ListedArchive
+from codehub.storage.archive.archives import BlockingArchiveStore, ListedArchive
 from codehub.storage.errors import StoreTrouble, Unobservable
 
 _THREADS = 8
@@ -24,7 +24,7 @@ class ArchiveStore:
 
     def __init__(self, url: str, installation_id: str, lookup_timeout: float = LOOKUP_TIMEOUT) -> None:
         self.url = url
-        self._archives = Archives(url, installation_id)
+        self._archives = BlockingArchiveStore(url, installation_id)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="archive-store")
         self._lookup_timeout = lookup_timeout
         self._overdue: set[asyncio.Future[Any]] = set()

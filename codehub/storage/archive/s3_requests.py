@@ -12,7 +12,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from codehub.storage.archive.sigv4 import Credentials, encoded_query, signed_headers
+from codehub.storage.archive.sigv4 import AwsCredentials, encoded_query, signed_headers
 from codehub.storage.errors import StoreTrouble
 
 _PAUSES = (0.2, 1.0)
@@ -61,7 +61,7 @@ class S3Requests:
 
     bucket_url: str
     region: str
-    credentials: Credentials
+    credentials: AwsCredentials
     seconds: float
 
     @classmethod
@@ -72,7 +72,7 @@ class S3Requests:
         if not key or not secret:
             return None
         region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-        credentials = Credentials(key, secret, environ.get("AWS_SESSION_TOKEN") or None)
+        credentials = AwsCredentials(key, secret, environ.get("AWS_SESSION_TOKEN") or None)
         return cls(_bucket_url(bucket, region), region, credentials, float(timeout().removesuffix("s")))
 
     def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:

@@ -12,7 +12,7 @@ _NO_BODY = hashlib.sha256(b"").hexdigest()
 
 
 @dataclass(frozen=True)
-class Credentials:
+class AwsCredentials:
     access_key_id: str
     secret_access_key: str = field(repr=False)
     session_token: str | None = field(repr=False, default=None)
@@ -24,7 +24,7 @@ def encoded_query(query: Mapping[str, str]) -> str:
 
 
 def signed_headers(
-    method: str, url: str, headers: Mapping[str, str], credentials: Credentials, region: str, now: datetime
+    method: str, url: str, headers: Mapping[str, str], credentials: AwsCredentials, region: str, now: datetime
 ) -> dict[str, str]:
     """Return the headers of a signed request to S3. `url` contains an encoded query."""
     parts = urlsplit(url)
@@ -43,7 +43,7 @@ def signed_headers(
     return sent | {"authorization": f"{_ALGORITHM} {fields}"}
 
 
-def _key(credentials: Credentials, scope: str) -> bytes:
+def _key(credentials: AwsCredentials, scope: str) -> bytes:
     key = f"AWS4{credentials.secret_access_key}".encode()
     for part in scope.split("/"):
         key = _hmac(key, part)

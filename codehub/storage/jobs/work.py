@@ -14,7 +14,7 @@ import xxhash
 from codehub.domain.disk import Reserve, shortages
 from codehub.domain.observation import ArchiveFact, Generation
 from codehub.host.filesystem_sync import synced_filesystem
-from codehub.storage.archive.archives import Archives, checked_archive_key, parsed_archive_key
+from codehub.storage.archive.archives import BlockingArchiveStore, checked_archive_key, parsed_archive_key
 from codehub.storage.archive.open_object_store import directory_of
 from codehub.storage.archive.size_limit import size_limit
 from codehub.storage.child_processes import remove_tree
@@ -125,7 +125,7 @@ def _archive_empty_home(spec: EmptyArchiveJob, context: JobContext) -> JobOutcom
 
 
 def _store(
-    archives: Archives,
+    archives: BlockingArchiveStore,
     workspace_id: str,
     archive_op_id: str,
     home: Path,
@@ -157,7 +157,9 @@ def _store(
     return JobOutcome(f"{stored}; {left_out}" if left_out else stored, fact)
 
 
-def _read_back(archives: Archives, fact: ArchiveFact, fingerprint: bytes, reporter: Reporter) -> None:
+def _read_back(
+    archives: BlockingArchiveStore, fact: ArchiveFact, fingerprint: bytes, reporter: Reporter
+) -> None:
     digest = xxhash.xxh3_128()
     moved = fact.unpacked
     if archives.size(fact.key) == fact.bytes:
@@ -212,7 +214,7 @@ def _check_free_space(content: str, path: Path, reserve: Reserve) -> None:
         )
 
 
-def _find_archive(spec: RestoreJob, archives: Archives) -> ArchiveFact:
+def _find_archive(spec: RestoreJob, archives: BlockingArchiveStore) -> ArchiveFact:
     workspace_id, archive_op_id = parsed_archive_key(spec.archive_key)
     if workspace_id != spec.workspace_id:
         raise InvalidKey(f"the archive {spec.archive_key} belongs to another workspace")
@@ -246,5 +248,5 @@ def _clear(spec: ClearJob, directory: WorkspaceDirectory, context: JobContext) -
     return JobOutcome(f"{len(paths)} leftovers are removed")
 
 
-def _archives(location: StorageLocation) -> Archives:
-    return Archives(location.archive_url, location.installation_id)
+def _archives(location: StorageLocation) -> BlockingArchiveStore:
+    return BlockingArchiveStore(location.archive_url, location.installation_id)

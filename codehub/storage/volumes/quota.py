@@ -71,7 +71,7 @@ class DiskQuota(ctypes.Structure):
     )
 
 
-class _State(ctypes.Structure):
+class _QuotaStat(ctypes.Structure):
     """The first fields of `struct fs_quota_stat`, and space for the rest."""
 
     _fields_ = (
@@ -83,7 +83,7 @@ class _State(ctypes.Structure):
 
 def quota_state(path: Path) -> QuotaState:
     """Return what the file system of this path does about user quotas, as this process sees it."""
-    state = _State()
+    state = _QuotaStat()
     try:
         with _opened(path) as fd:
             _call(fd, _GET_STATE, 0, state)

@@ -12,7 +12,7 @@ from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.observation import Generation
 from codehub.domain.states import Operation
 from codehub.domain.workspace import Workspace
-from codehub.storage.archive.archives import Archives
+from codehub.storage.archive.archives import BlockingArchiveStore
 from codehub.storage.jobs import work
 from codehub.storage.jobs.spec import RestoreJob
 from codehub.storage.volumes.workspace_directory import WorkspaceDirectory, make_private_directory
@@ -64,7 +64,7 @@ def _restored_in_place(_: Path) -> None:
     def restore(spec: RestoreJob, directory: WorkspaceDirectory, context: work.JobContext) -> work.JobOutcome:
         if directory.observe() is not None:
             return work.JobOutcome("the home was already restored")
-        archives = Archives(spec.location.archive_url, spec.location.installation_id)
+        archives = BlockingArchiveStore(spec.location.archive_url, spec.location.installation_id)
         fact = archives.find(*parse_archive_key(spec.archive_key))
         assert fact is not None
         staging = directory.staging(spec.op_id)

@@ -11,7 +11,7 @@ import obstore
 from obstore.store import S3Store
 
 from codehub.storage.archive.s3_requests import S3Requests, UnfinishedUpload
-from codehub.storage.archive.sigv4 import Credentials
+from codehub.storage.archive.sigv4 import AwsCredentials
 from codehub.storage.installation_marker import MARKER
 from tests.s3 import S3Server
 
@@ -98,7 +98,7 @@ class S3:
 
     def _requests(self) -> S3Requests:
         given = self.environment
-        credentials = Credentials(given["AWS_ACCESS_KEY_ID"], given["AWS_SECRET_ACCESS_KEY"])
+        credentials = AwsCredentials(given["AWS_ACCESS_KEY_ID"], given["AWS_SECRET_ACCESS_KEY"])
         bucket = f"{given['AWS_ENDPOINT_URL']}/{urlsplit(self.url).netloc}"
         return S3Requests(bucket, given["AWS_REGION"], credentials, seconds=30)
 

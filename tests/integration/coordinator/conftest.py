@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.coordinator.leadership_loop import serve
 from codehub.coordinator.main import make_providers
-from codehub.coordinator.metrics import Metrics
+from codehub.coordinator.metrics import CoordinatorMetrics
 from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.database import gate, installation
 from codehub.database.engine import create_engine, open_pool
@@ -101,8 +101,8 @@ class CoordinatorStack:
         self.providers = make_providers(settings, INSTALLATION)
         self._stops: list[tuple[asyncio.Event, asyncio.Task[None]]] = []
 
-    async def start(self, settings: Settings | None = None) -> Metrics:
-        stop, metrics = asyncio.Event(), Metrics()
+    async def start(self, settings: Settings | None = None) -> CoordinatorMetrics:
+        stop, metrics = asyncio.Event(), CoordinatorMetrics()
         chosen = settings or self.settings
         providers, backend = make_providers(chosen, INSTALLATION), PostgresBackend(chosen)
         task = asyncio.create_task(serve(chosen, providers, backend, stop=stop, metrics=metrics))
@@ -214,7 +214,7 @@ class CoordinatorStack:
         await self.providers.runtime.delete(workspace_id)
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float:
+def value(metrics: CoordinatorMetrics, name: str, **labels: str) -> float:
     """Return a sample as Prometheus reads it, or 0 if there is none."""
     samples = [
         sample

@@ -14,7 +14,7 @@ from codehub import health_endpoints
 from codehub.coordinator import health_runner
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.health_runner import HealthRunner
-from codehub.coordinator.metrics import Metrics
+from codehub.coordinator.metrics import CoordinatorMetrics
 from codehub.coordinator.observer import Observer
 from codehub.coordinator.provider_interfaces import Providers
 from codehub.database.leadership import StaleLeader
@@ -205,7 +205,9 @@ async def test_results_that_are_too_old_count_as_unknown(stack: CoordinatorStack
     assert found.checks[CheckName.DISK].message.startswith("Unknown: last checked 4 minutes ago")
 
 
-def reached(metrics: Metrics, expected: float, name: str, **labels: str) -> Callable[[], Awaitable[bool]]:
+def reached(
+    metrics: CoordinatorMetrics, expected: float, name: str, **labels: str
+) -> Callable[[], Awaitable[bool]]:
     async def seen() -> bool:
         return value(metrics, name, **labels) == expected
 

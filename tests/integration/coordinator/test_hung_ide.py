@@ -11,7 +11,7 @@ from codehub.coordinator.leadership_loop import rules_of
 from codehub.domain.states import Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.host.processes import descendants
-from codehub.runtimes.process.state_directory import State, StateDirectory
+from codehub.runtimes.process.state_directory import KeeperState, StateDirectory
 from tests.integration.coordinator.conftest import CoordinatorStack
 from tests.integration.coordinator.test_life import controller_of
 from tests.waiting import eventually, until
@@ -44,7 +44,7 @@ async def leader_of(stack: CoordinatorStack, workspace_id: str) -> Leader:
     return Leader(stack, await stack.take_leadership(), workspace_id)
 
 
-def state_of(stack: CoordinatorStack, workspace_id: str) -> State:
+def state_of(stack: CoordinatorStack, workspace_id: str) -> KeeperState:
     state = StateDirectory(stack.settings.data_dir / "runtime" / workspace_id).read_state()
     assert state is not None
     return state

@@ -15,7 +15,7 @@ from codehub.coordinator.clock_and_ids import REAL
 from codehub.coordinator.controller import LOCKED_ROW_RETRY, Controller, Intervals
 from codehub.coordinator.effect_executor import EffectExecutor, ExecutorRules
 from codehub.coordinator.leadership_loop import rules_of
-from codehub.coordinator.metrics import Metrics
+from codehub.coordinator.metrics import CoordinatorMetrics
 from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.work_queue import WorkQueue
 from codehub.database import gate
@@ -52,7 +52,7 @@ def controller_of(
         rules=rules_of(settings),
         intervals=Intervals(1, 1),
         clock_and_ids=replace(REAL, clock=clock),
-        metrics=Metrics(),
+        metrics=CoordinatorMetrics(),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from codehub.database.gate import RecoverFrom
 from codehub.database.gateway_queries import Route, StatusPageData
-from codehub.database.workspace_queries import Archive
+from codehub.database.workspace_queries import RestorableArchive
 from codehub.domain.audit import Actor, ActorKind
 from codehub.domain.conditions import Condition
 from codehub.domain.disk import HomeRecord, HomeSize, LargeEntry
@@ -156,7 +156,7 @@ async def test_an_error_is_recovered_by_a_form(origin_mode: World) -> None:
 async def test_a_lost_home_is_recovered_from_the_chosen_source(origin_mode: World) -> None:
     lost = make_workspace(MINE, Phase.ERROR, error_reason=ErrorReason.DataLost, error_message="gone")
     origin_mode.set_phase(MINE, Phase.ERROR)
-    archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
+    archive = RestorableArchive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
     origin_mode.facts.page_data[MINE] = StatusPageData(lost, [archive])
     page = await visit(origin_mode)
     for button in ("Restore", "Start with an empty home"):
@@ -182,7 +182,7 @@ async def test_every_error_offers_a_recovery(
         MINE, Phase.ERROR, error_reason=reason, home_ctx=home, conditions=conditions(volume, False)
     )
     origin_mode.set_phase(MINE, Phase.ERROR)
-    archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
+    archive = RestorableArchive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
     origin_mode.facts.page_data[MINE] = StatusPageData(failed, [archive])
     page = await visit(origin_mode)
     assert set(page.forms) == set(expected)

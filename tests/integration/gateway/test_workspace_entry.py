@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError as RedisResponseError
 from sqlalchemy.exc import DBAPIError
 
 from codehub.database.gateway_queries import StatusPageData
-from codehub.database.workspace_queries import Archive
+from codehub.database.workspace_queries import RestorableArchive
 from codehub.domain.problems import InvalidState, OperationInProgress, RunningLimitExceeded
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.gateway.trusted_proxies import TrustedProxies
@@ -301,7 +301,7 @@ async def test_a_phase_that_needs_a_decision_gets_a_page_with_a_button(origin_mo
 async def test_the_page_of_a_lost_home_lists_its_archives(origin_mode: World) -> None:
     lost = make_workspace(MINE, Phase.ERROR, error_reason=ErrorReason.DataLost, error_message="gone")
     origin_mode.set_phase(MINE, Phase.ERROR)
-    archive = Archive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
+    archive = RestorableArchive("01archive", datetime(2025, 1, 2, 3, 4, tzinfo=UTC), 10, True)
     origin_mode.facts.page_data[MINE] = StatusPageData(lost, [archive])
     _, body = await origin_mode.ask(origin_mode.entrance())
     assert b"2025-01-02 03:04 UTC" in body

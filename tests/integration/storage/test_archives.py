@@ -10,7 +10,7 @@ import pytest
 
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.archive.archives import Archives
+from codehub.storage.archive.archives import BlockingArchiveStore
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.archive.open_object_store import open_object_store
 from codehub.storage.errors import CorruptedArchive, InvalidKey, StorageProblem, Unobservable
@@ -65,18 +65,20 @@ def backing(request: pytest.FixtureRequest, tmp_path: Path) -> StoreFixture:
 
 
 @pytest.fixture
-def archives(backing: StoreFixture) -> Archives:
-    archives = Archives(backing.url, "installation-1")
+def archives(backing: StoreFixture) -> BlockingArchiveStore:
+    archives = BlockingArchiveStore(backing.url, "installation-1")
     archives.initialise()
     return archives
 
 
 @pytest.fixture
-def store(archives: Archives, backing: StoreFixture) -> ArchiveStore:
+def store(archives: BlockingArchiveStore, backing: StoreFixture) -> ArchiveStore:
     return ArchiveStore(backing.url, "installation-1")
 
 
-def put(archives: Archives, workspace_id: str, archive_op_id: str, content: bytes = b"12345") -> ArchiveFact:
+def put(
+    archives: BlockingArchiveStore, workspace_id: str, archive_op_id: str, content: bytes = b"12345"
+) -> ArchiveFact:
     key = archive_key(workspace_id, archive_op_id)
     archives.upload(key, [content], lambda: 1000)
     fact = ArchiveFact(workspace_id, archive_op_id, key, SHA, len(content), 10, 1)
@@ -85,7 +87,7 @@ def put(archives: Archives, workspace_id: str, archive_op_id: str, content: byte
 
 
 async def test_an_archive_is_found_once_object_and_meta_are_there(
-    archives: Archives, store: ArchiveStore
+    archives: BlockingArchiveStore, store: ArchiveStore
 ) -> None:
     assert await store.find("w1", "a1") is None
     archives.upload("w1/a1/home.tar.zst", [b"12", b"345"], lambda: 1000)
@@ -96,7 +98,7 @@ async def test_an_archive_is_found_once_object_and_meta_are_there(
     assert await store.find("w1", "a2") is None
 
 
-def test_a_stream_of_unknown_length_is_read_back_as_it_was(archives: Archives) -> None:
+def test_a_stream_of_unknown_length_is_read_back_as_it_was(archives: BlockingArchiveStore) -> None:
     """Several parts, and chunks with other boundaries than the parts."""
     written = hashlib.sha256()
 
@@ -116,20 +118,22 @@ def test_a_stream_of_unknown_length_is_read_back_as_it_was(archives: Archives) -
 
 
 def test_a_service_confirms_what_it_has_and_a_directory_is_read_back(
-    archives: Archives, backing: StoreFixture
+    archives: BlockingArchiveStore, backing: StoreFixture
 ) -> None:
     for number, size in enumerate((5, 8 << 20, (8 << 20) + 1, 20 << 20)):
         confirmed = archives.upload(f"w1/a{number}/home.tar.zst", [os.urandom(size)], lambda: 1000)
         assert confirmed == backing.is_service
 
 
-async def test_meta_is_the_text_that_is_specified(archives: Archives, backing: StoreFixture) -> None:
+async def test_meta_is_the_text_that_is_specified(
+    archives: BlockingArchiveStore, backing: StoreFixture
+) -> None:
     put(archives, "w1", "a1")
     assert backing.read("w1/a1/.meta") == f"sha256:{SHA}\nbytes=5 unpacked=10 entries=1\n".encode()
 
 
 async def test_a_meta_without_its_object_is_not_an_archive(
-    archives: Archives, store: ArchiveStore, backing: StoreFixture
+    archives: BlockingArchiveStore, store: ArchiveStore, backing: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     backing.remove("w1/a1/home.tar.zst")
@@ -139,7 +143,7 @@ async def test_a_meta_without_its_object_is_not_an_archive(
 
 
 async def test_a_malformed_meta_is_corruption(
-    archives: Archives, store: ArchiveStore, backing: StoreFixture
+    archives: BlockingArchiveStore, store: ArchiveStore, backing: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     good = backing.read("w1/a1/.meta") or b""
@@ -158,7 +162,7 @@ async def test_a_malformed_meta_is_corruption(
 
 
 async def test_an_object_of_another_size_is_corruption(
-    archives: Archives, store: ArchiveStore, backing: StoreFixture
+    archives: BlockingArchiveStore, store: ArchiveStore, backing: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     backing.write("w1/a1/home.tar.zst", b"1234")
@@ -166,14 +170,16 @@ async def test_an_object_of_another_size_is_corruption(
         await store.find("w1", "a1")
 
 
-def test_a_complete_archive_is_never_written_again(archives: Archives, backing: StoreFixture) -> None:
+def test_a_complete_archive_is_never_written_again(
+    archives: BlockingArchiveStore, backing: StoreFixture
+) -> None:
     put(archives, "w1", "a1", b"first")
     with pytest.raises(StorageProblem, match="never written again"):
         archives.upload("w1/a1/home.tar.zst", [b"other"], lambda: 1000)
     assert backing.read("w1/a1/home.tar.zst") == b"first"
 
 
-def test_an_unfinished_archive_is_overwritten(archives: Archives, backing: StoreFixture) -> None:
+def test_an_unfinished_archive_is_overwritten(archives: BlockingArchiveStore, backing: StoreFixture) -> None:
     archives.upload("w1/a1/home.tar.zst", [b"first"], lambda: 1000)
     backing.leave_unfinished("w1/a1/home.tar.zst")
     archives.upload("w1/a1/home.tar.zst", [b"second"], lambda: 1000)
@@ -181,7 +187,7 @@ def test_an_unfinished_archive_is_overwritten(archives: Archives, backing: Store
     assert backing.names() == {".codehub-installation", "w1/a1/home.tar.zst"}
 
 
-def test_a_stream_that_fails_leaves_no_object(archives: Archives, backing: StoreFixture) -> None:
+def test_a_stream_that_fails_leaves_no_object(archives: BlockingArchiveStore, backing: StoreFixture) -> None:
     class BrokenError(Exception):
         pass
 
@@ -203,7 +209,7 @@ def test_a_stream_that_fails_leaves_no_object(archives: Archives, backing: Store
 
 
 async def test_a_listing_shows_complete_unfinished_and_abandoned_archives(
-    archives: Archives, store: ArchiveStore, backing: StoreFixture
+    archives: BlockingArchiveStore, store: ArchiveStore, backing: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     archives.upload("w1/a2/home.tar.zst", [b"1234567"], lambda: 1000)
@@ -218,7 +224,7 @@ async def test_a_listing_shows_complete_unfinished_and_abandoned_archives(
 
 
 async def test_remove_removes_everything_of_one_archive_and_nothing_else(
-    archives: Archives, store: ArchiveStore, backing: StoreFixture
+    archives: BlockingArchiveStore, store: ArchiveStore, backing: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     kept = put(archives, "w1", "a2")
@@ -232,7 +238,7 @@ async def test_remove_removes_everything_of_one_archive_and_nothing_else(
 
 
 async def test_a_removal_that_was_cut_short_leaves_an_unfinished_archive(
-    archives: Archives, store: ArchiveStore, backing: StoreFixture
+    archives: BlockingArchiveStore, store: ArchiveStore, backing: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     backing.remove("w1/a1/.meta")
@@ -243,7 +249,7 @@ async def test_a_removal_that_was_cut_short_leaves_an_unfinished_archive(
 
 
 async def test_a_store_that_is_not_there_or_not_ours_is_unknown(
-    archives: Archives, backing: StoreFixture
+    archives: BlockingArchiveStore, backing: StoreFixture
 ) -> None:
     put(archives, "w1", "a1")
     for url, owner in [(backing.other().url, "installation-1"), (backing.url, "installation-2")]:
@@ -269,7 +275,7 @@ async def test_a_key_that_is_not_of_an_archive_is_refused(store: ArchiveStore, k
 
 
 async def test_a_complete_archive_has_no_unfinished_upload_beside_it(
-    archives: Archives, backing: StoreFixture
+    archives: BlockingArchiveStore, backing: StoreFixture
 ) -> None:
     archives.upload("w1/a1/home.tar.zst", [b"12345"], lambda: 1000)
     backing.leave_unfinished("w1/a1/home.tar.zst")

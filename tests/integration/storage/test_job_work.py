@@ -12,7 +12,7 @@ import pytest
 
 from codehub.domain.observation import ArchiveFact, Generation, JobState, VolumeFact
 from codehub.domain.states import ErrorReason
-from codehub.storage.archive.archives import Archives
+from codehub.storage.archive.archives import BlockingArchiveStore
 from codehub.storage.archive.local_object_store import LocalObjectStore
 from codehub.storage.errors import StoreTrouble
 from codehub.storage.jobs import program
@@ -143,14 +143,14 @@ async def test_what_is_left_out_is_reported_by_the_attempt_that_finds_the_archiv
     """The commit reached the store, but the response was lost."""
     await storage.make_home()
     os.mkfifo(storage.home / "pipe")
-    commit, answers = Archives.commit, ["lost"]
+    commit, answers = BlockingArchiveStore.commit, ["lost"]
 
-    def commit_without_answer(self: Archives, fact: ArchiveFact) -> None:
+    def commit_without_answer(self: BlockingArchiveStore, fact: ArchiveFact) -> None:
         commit(self, fact)
         if answers:
             raise StoreTrouble(answers.pop())
 
-    monkeypatch.setattr(Archives, "commit", commit_without_answer)
+    monkeypatch.setattr(BlockingArchiveStore, "commit", commit_without_answer)
     monkeypatch.setattr(program, "_PAUSES", (0.0,))
     result = program._attempts(storage.archive_job(), JobContext(Reporter(storage.root), storage.root))
     assert (result.message, answers) == ("the archive was already complete", [])

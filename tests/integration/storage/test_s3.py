@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from codehub.domain.observation import VolumeFact
-from codehub.storage.archive.archives import Archives
+from codehub.storage.archive.archives import BlockingArchiveStore
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.archive.object_store import part_size
 from codehub.storage.archive.open_object_store import open_object_store
@@ -107,7 +107,9 @@ async def test_a_service_that_keeps_no_checksums_and_lists_no_uploads_has_its_ar
         storage.location = replace(storage.location, archive_url=s3_url)
         await storage.store.initialise()
         proxy.break_requests("checksums", Fault.UNABLE, "HEAD", "home.tar.zst")
-        assert not Archives(s3_url, INSTALLATION).upload("w1/a0/home.tar.zst", [b"x"], lambda: 1000)
+        assert not BlockingArchiveStore(s3_url, INSTALLATION).upload(
+            "w1/a0/home.tar.zst", [b"x"], lambda: 1000
+        )
         proxy.heal("checksums")
         proxy.break_requests("uploads", Fault.UNABLE, "GET", "uploads=")
         await storage.make_home()
@@ -119,7 +121,7 @@ async def test_credentials_from_elsewhere_are_enough_for_everything_else(
     s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test hides the variables from S3Requests, as if the library had the role of a machine."""
-    archives = Archives(s3_url, INSTALLATION)
+    archives = BlockingArchiveStore(s3_url, INSTALLATION)
     archives.initialise()
     monkeypatch.setattr(S3Requests, "from_environment", lambda bucket: None)
     assert not archives.upload("w1/a1/home.tar.zst", [b"12345"], lambda: 1000)

@@ -4,12 +4,12 @@ import asyncio
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from codehub.coordinator.metrics import Metrics
+from codehub.coordinator.metrics import CoordinatorMetrics
 from codehub.coordinator.work_queue import WorkQueue
 from tests.waiting import until
 
 
-def value(metrics: Metrics, name: str) -> float:
+def value(metrics: CoordinatorMetrics, name: str) -> float:
     families = text_string_to_metric_families(metrics.exposition()[0].decode())
     return next(sample.value for family in families for sample in family.samples if sample.name == name)
 
@@ -23,7 +23,7 @@ async def test_the_queue_shows_how_many_wait_and_how_long_the_first_has_waited()
         await release.wait()
 
     queue = WorkQueue(work, workers=1)
-    metrics = Metrics()
+    metrics = CoordinatorMetrics()
     metrics.begin_term(1, queue)
     for key in ("a", "b", "c"):
         queue.add(key)

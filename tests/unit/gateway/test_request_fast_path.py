@@ -18,7 +18,7 @@ from codehub.gateway.config import GatewayConfig
 from codehub.gateway.http1.client_connection import ClientConnection
 from codehub.gateway.http1.request_fast_path import RequestFastPath
 from codehub.gateway.http1.upstream import UpstreamConnection
-from codehub.gateway.route_cache import Source
+from codehub.gateway.route_cache import RouteSource
 from codehub.gateway.server import Gateway
 from codehub.gateway.workspace_entry import Tickets
 from tests.integration.gateway.harness import without_policy
@@ -50,7 +50,7 @@ class GatewayFixture:
             host="", port=0, public_base_url="http://codehub.example", apps_domain=apps_domain,
             api_upstream=API, database_url="", redis_url="", limits=Limits(1, 1), activity=activity or {},
         )  # fmt: skip
-        self.gateway = Gateway(config, cast(Source, EmptySource()), cast(Tickets, None), KEY)
+        self.gateway = Gateway(config, cast(RouteSource, EmptySource()), cast(Tickets, None), KEY)
         self.route_cache = self.gateway.route_cache
         self.route_cache.channel_answered()
         for name in ("alice", "bob"):

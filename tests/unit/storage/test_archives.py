@@ -1,11 +1,11 @@
-"""Archives in a directory, beyond the integration tests that every store passes; and `.meta`."""
+"""Archive store in a directory, beyond the integration tests that every store passes; and `.meta`."""
 
 from pathlib import Path
 
 import pytest
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.archive.archives import Archives, meta_text, parse_meta
+from codehub.storage.archive.archives import BlockingArchiveStore, meta_text, parse_meta
 from codehub.storage.archive.async_archive_store import ArchiveStore
 from codehub.storage.archive.object_store import part_size
 from codehub.storage.errors import Unobservable
@@ -16,7 +16,7 @@ GIGABYTE = 1 << 30
 
 async def test_an_upload_that_ends_during_a_listing_does_not_fail_it(tmp_path: Path) -> None:
     root = tmp_path / "the archives"
-    Archives(f"file://{root}", "installation-1").initialise()
+    BlockingArchiveStore(f"file://{root}", "installation-1").initialise()
     store = ArchiveStore(f"file://{str(root).replace(' ', '%20')}", "installation-1")
     (root / "w1/a1").mkdir(parents=True)
     (root / "w1/a1/home.tar.zst").write_bytes(b"12345")

@@ -20,7 +20,7 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     def find(*_: object) -> None:
         answers.wait(PATIENCE)
 
-    monkeypatch.setattr("codehub.storage.archive.archives.Archives.find", find)
+    monkeypatch.setattr("codehub.storage.archive.archives.BlockingArchiveStore.find", find)
     yield answers
     answers.set()
 

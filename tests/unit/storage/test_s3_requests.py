@@ -12,12 +12,12 @@ import pytest
 from codehub.storage.archive import s3_requests
 from codehub.storage.archive.s3_object_store import PartHashes
 from codehub.storage.archive.s3_requests import S3Requests, UnfinishedUpload
-from codehub.storage.archive.sigv4 import Credentials, encoded_query, signed_headers
+from codehub.storage.archive.sigv4 import AwsCredentials, encoded_query, signed_headers
 from codehub.storage.errors import StoreTrouble
 from tests.s3 import use
 from tests.waiting import PATIENCE
 
-PUBLISHED = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+PUBLISHED = AwsCredentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 """Credentials of the examples in Amazon's description of Signature Version 4 for S3."""
 
 
@@ -38,7 +38,7 @@ def test_a_signature_is_the_published_one(query: dict[str, str], signature: str)
 
 
 def test_a_session_token_is_signed_and_no_secret_is_shown() -> None:
-    credentials = Credentials("key", "the secret", "the token")
+    credentials = AwsCredentials("key", "the secret", "the token")
     headers = signed_headers("GET", "https://s3/b", {}, credentials, "us-east-1", datetime.now(UTC))
     assert headers["x-amz-security-token"] == "the token"
     assert "x-amz-security-token" in headers["authorization"]

@@ -10,7 +10,7 @@ from codehub.domain.states import Operation, Phase
 from codehub.gateway.http1.relay import Relay
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_head import BadRequestError, RequestHead, parse_head
-from codehub.gateway.http1.route_result import Lookup
+from codehub.gateway.http1.route_result import PendingRoute
 from tests.integration.gateway.harness import MINE, SESSION, THEIRS, World
 from tests.unit.gateway.fuzz.mutations import fuzz, mutated
 from tests.unit.gateway.fuzz.reference_parser import names_platform_cookie, read_request, read_response
@@ -61,7 +61,7 @@ async def test_routing_always_returns_a_result(data: bytes, apps: bool) -> None:
         return
     for _ in range(2):  # the second time from memory
         result = made.gateway.router.route(head, "192.0.2.7")
-        if isinstance(result, Lookup):
+        if isinstance(result, PendingRoute):
             result = await made.gateway.router.settle(result, head)
         if isinstance(result, Relay):
             check_relay(head, result)
