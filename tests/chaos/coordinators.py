@@ -105,7 +105,7 @@ class Coordinator:
         return sum(entry["event"] in events and facts.items() <= entry.items() for entry in entries)
 
 
-class Installation:
+class CoordinatorInstallation:
     """Disks, PostgreSQL, Redis, and the coordinators that were started on them."""
 
     def __init__(self) -> None:

@@ -10,10 +10,10 @@ import asyncpg
 from redis.asyncio import Redis
 from sqlalchemy import text
 
-from tests.chaos.coordinators import OWNER, Coordinator, Installation, eventually
+from tests.chaos.coordinators import OWNER, Coordinator, CoordinatorInstallation, eventually
 from tests.waiting import PATIENCE
 
-Disturbance = Callable[[Installation], Awaitable[None]]
+Disturbance = Callable[[CoordinatorInstallation], Awaitable[None]]
 
 LISTENS = "(query ILIKE 'LISTEN%' OR query = 'SELECT 1')"
 SESSIONS = {
@@ -23,7 +23,7 @@ SESSIONS = {
 }
 
 
-async def wait_until_busy(installation: Installation, operations: int = 2) -> None:
+async def wait_until_busy(installation: CoordinatorInstallation, operations: int = 2) -> None:
     """Wait until several operations are under way, so that a disturbance interrupts them."""
 
     async def enough() -> bool:
@@ -33,14 +33,14 @@ async def wait_until_busy(installation: Installation, operations: int = 2) -> No
     await eventually(enough, f"{operations} operations under way", every=0.01)
 
 
-async def kill_the_leader(installation: Installation) -> None:
+async def kill_the_leader(installation: CoordinatorInstallation) -> None:
     leader = await installation.leader()
     leader.send(signal.SIGKILL)
     await installation.another_leader(leader)
     await installation.start_missing()
 
 
-async def kill_the_standby(installation: Installation) -> None:
+async def kill_the_standby(installation: CoordinatorInstallation) -> None:
     leader = await installation.leader()
     standby = await installation.standby()
     standby.send(signal.SIGKILL)
@@ -49,7 +49,9 @@ async def kill_the_standby(installation: Installation) -> None:
 
 
 @asynccontextmanager
-async def no_new_sessions(installation: Installation, coordinator: Coordinator) -> AsyncIterator[None]:
+async def no_new_sessions(
+    installation: CoordinatorInstallation, coordinator: Coordinator
+) -> AsyncIterator[None]:
     """Reject new connections of this coordinator; open ones stay open."""
     async with installation.engine.begin() as conn:
         await conn.execute(text(f"ALTER ROLE {coordinator.role} NOLOGIN"))
@@ -61,7 +63,9 @@ async def no_new_sessions(installation: Installation, coordinator: Coordinator) 
 
 
 @asynccontextmanager
-async def statement_under_way(installation: Installation, coordinator: Coordinator) -> AsyncIterator[None]:
+async def statement_under_way(
+    installation: CoordinatorInstallation, coordinator: Coordinator
+) -> AsyncIterator[None]:
     """Hold a fenced transaction of this coordinator open in the middle of a statement.
 
     A process may be stopped when it has sent half of a statement. PostgreSQL then counts the
@@ -78,14 +82,14 @@ async def statement_under_way(installation: Installation, coordinator: Coordinat
         await asyncio.gather(statement, return_exceptions=True)
 
 
-async def hang_the_leader(installation: Installation) -> None:
+async def hang_the_leader(installation: CoordinatorInstallation) -> None:
     """Stop the leader until the other one leads; it must find its term over when it resumes."""
     leader = await installation.leader()
     async with statement_under_way(installation, leader):
         await _hang(installation, leader)
 
 
-async def _hang(installation: Installation, leader: Coordinator) -> None:
+async def _hang(installation: CoordinatorInstallation, leader: Coordinator) -> None:
     epoch = await installation.epoch()
 
     async def gave_up() -> int:
@@ -104,23 +108,23 @@ async def _hang(installation: Installation, leader: Coordinator) -> None:
     await eventually(gave_up, f"{leader.role} to give up epoch {epoch}")
 
 
-async def end_lock_session(installation: Installation) -> None:
+async def end_lock_session(installation: CoordinatorInstallation) -> None:
     epoch = await installation.epoch()
     await _terminate(installation, "lock")
     await installation.later_epoch(epoch)
 
 
-async def end_listener_session(installation: Installation) -> None:
+async def end_listener_session(installation: CoordinatorInstallation) -> None:
     epoch = await installation.epoch()
     await _terminate(installation, "listener")
     assert await installation.epoch() == epoch
 
 
-async def end_pool_sessions(installation: Installation) -> None:
+async def end_pool_sessions(installation: CoordinatorInstallation) -> None:
     await _terminate(installation, "pool")
 
 
-async def _terminate(installation: Installation, kind: str) -> None:
+async def _terminate(installation: CoordinatorInstallation, kind: str) -> None:
     leader = await installation.leader()
     query = (
         f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = :role AND {SESSIONS[kind]}"
@@ -132,19 +136,19 @@ async def _terminate(installation: Installation, kind: str) -> None:
     await eventually(ended, f"a session of the leader to end: {kind}")
 
 
-async def restart_postgres_fast(installation: Installation) -> None:
+async def restart_postgres_fast(installation: CoordinatorInstallation) -> None:
     await _restart_postgres(installation, signal.SIGINT)
 
 
-async def restart_postgres_immediate(installation: Installation) -> None:
+async def restart_postgres_immediate(installation: CoordinatorInstallation) -> None:
     await _restart_postgres(installation, signal.SIGQUIT)
 
 
-async def kill_postgres(installation: Installation) -> None:
+async def kill_postgres(installation: CoordinatorInstallation) -> None:
     await _restart_postgres(installation, signal.SIGKILL)
 
 
-async def _restart_postgres(installation: Installation, number: signal.Signals) -> None:
+async def _restart_postgres(installation: CoordinatorInstallation, number: signal.Signals) -> None:
     epoch = await installation.epoch()
     assert installation.postgres.process is not None
     installation.postgres.process.send_signal(number)
@@ -153,13 +157,13 @@ async def _restart_postgres(installation: Installation, number: signal.Signals) 
     await installation.later_epoch(epoch)
 
 
-async def restart_redis(installation: Installation) -> None:
+async def restart_redis(installation: CoordinatorInstallation) -> None:
     await asyncio.to_thread(installation.redis.stop)
     await installation.redis.start()
     await _wait_for_event(installation)
 
 
-async def kill_redis(installation: Installation) -> None:
+async def kill_redis(installation: CoordinatorInstallation) -> None:
     assert installation.redis.process is not None
     installation.redis.process.kill()
     await asyncio.to_thread(installation.redis.process.wait, PATIENCE)
@@ -167,7 +171,7 @@ async def kill_redis(installation: Installation) -> None:
     await _wait_for_event(installation)
 
 
-async def flush_redis(installation: Installation) -> None:
+async def flush_redis(installation: CoordinatorInstallation) -> None:
     async with Redis.from_url(installation.redis.url) as client:
         await client.set("something", "to lose")
         await client.flushall()
@@ -175,7 +179,7 @@ async def flush_redis(installation: Installation) -> None:
     await _wait_for_event(installation)
 
 
-async def _wait_for_event(installation: Installation) -> None:
+async def _wait_for_event(installation: CoordinatorInstallation) -> None:
     """Wait until a change of a workspace is published again."""
     async with Redis.from_url(installation.redis.url) as client, client.pubsub() as channel:
         await channel.subscribe(f"codehub:sse:{OWNER}")

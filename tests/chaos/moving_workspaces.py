@@ -13,14 +13,14 @@ from codehub.database import gate
 from codehub.domain.other_backends import Backends
 from codehub.domain.states import DesiredState
 from codehub.domain.user_limits import Limits
-from tests.chaos.coordinators import OWNER, Installation, eventually, running_ides
+from tests.chaos.coordinators import OWNER, CoordinatorInstallation, eventually, running_ides
 from tests.trees import chown_to_home_owner, make_tree, tree_hash
 
 LIMITS = Limits(100, 100)
 STATES = (DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
 
 
-async def create(installation: Installation, desired: DesiredState, name: str) -> str:
+async def create(installation: CoordinatorInstallation, desired: DesiredState, name: str) -> str:
     async with installation.engine.begin() as conn:
         made = await gate.create(
             conn, owner_id=OWNER, name=name, description="", image_ref="tiny", standby_ttl=None,
@@ -30,7 +30,7 @@ async def create(installation: Installation, desired: DesiredState, name: str) -
     return made.id
 
 
-async def settle(installation: Installation, workspace_id: str, desired: DesiredState) -> None:
+async def settle(installation: CoordinatorInstallation, workspace_id: str, desired: DesiredState) -> None:
     """Wait until the workspace is at rest in the desired state; fail on ERROR."""
     row: dict[str, Any] = {}
 
@@ -50,7 +50,7 @@ async def settle(installation: Installation, workspace_id: str, desired: Desired
 class MovingWorkspace:
     """Workspace that moves between states, with a home whose hash is known."""
 
-    def __init__(self, installation: Installation, workspace_id: str, seed: int) -> None:
+    def __init__(self, installation: CoordinatorInstallation, workspace_id: str, seed: int) -> None:
         self.id = workspace_id
         self.at = self._desired_state = DesiredState.STANDBY
         self.moves = 0
@@ -62,7 +62,7 @@ class MovingWorkspace:
         self._home: Path = installation.data_dir / home
 
     @classmethod
-    async def begin(cls, installation: Installation, seed: int) -> "MovingWorkspace":
+    async def begin(cls, installation: CoordinatorInstallation, seed: int) -> "MovingWorkspace":
         workspace = cls(
             installation, await create(installation, DesiredState.STANDBY, f"workspace {seed}"), seed
         )
@@ -123,7 +123,7 @@ class MovingWorkspace:
 class InvariantMonitor:
     """Monitor of invariants: one container a workspace, and immutable archives."""
 
-    def __init__(self, installation: Installation) -> None:
+    def __init__(self, installation: CoordinatorInstallation) -> None:
         self._installation = installation
         self._archives: dict[Path, tuple[int, int, int]] = {}
 

@@ -9,7 +9,7 @@ import pytest
 
 from codehub.domain.states import DesiredState
 from tests.chaos import audit, disturbances
-from tests.chaos.coordinators import Coordinator, Installation, eventually
+from tests.chaos.coordinators import Coordinator, CoordinatorInstallation, eventually
 from tests.chaos.disturbances import Disturbance, wait_until_busy
 from tests.chaos.moving_workspaces import InvariantMonitor, MovingWorkspace, create, keep_moving, settle
 from tests.selection import SEED, sample
@@ -20,7 +20,7 @@ WORKSPACES = 6
 class Environment:
     """Installation with two coordinators and workspaces that move."""
 
-    def __init__(self, installation: Installation) -> None:
+    def __init__(self, installation: CoordinatorInstallation) -> None:
         self.installation = installation
         self.moving_workspaces: list[MovingWorkspace] = []
         self.monitor = InvariantMonitor(installation)
@@ -75,7 +75,7 @@ class Environment:
 
 @pytest.fixture(scope="module")
 def shared_environment() -> Iterator[Environment]:
-    with Installation.running() as installation:
+    with CoordinatorInstallation.running() as installation:
         yield Environment(installation)
 
 

@@ -21,7 +21,7 @@ from tests.docker.engine import TINY
 from tests.docker.request_recorder import recording_relay
 from tests.waiting import eventually, until
 
-DIES = "codehub-test/dies:1"
+EXITING_IMAGE = "codehub-test/exits:1"
 
 
 async def is_observed(fixture: RuntimeFixture, facts: dict[str, ContainerFact]) -> bool:
@@ -51,7 +51,7 @@ async def test_a_container_starts_stops_restarts_and_is_deleted_without_leftover
     assert (fixture.containers(), fixture.networks()) == ([], [])
 
 
-async def test_files_in_the_home_survive_a_restart_and_belong_to_the_workspace(
+async def test_files_in_the_home_survive_the_container_and_belong_to_the_workspace(
     fixture: RuntimeFixture,
 ) -> None:
     spec = fixture.spec("w1")
@@ -144,7 +144,7 @@ async def test_a_killed_container_reports_how_it_ended(fixture: RuntimeFixture) 
     await fixture.started("w1")
     fixture.engine.docker("kill", "codehub-ws-w1")
     fact = ContainerFact(True, False, False, None, "op-0", "it exited with code 137, with no output")
-    await eventually(lambda: is_observed(fixture, {"w1": fact}), "how it ended")
+    await eventually(lambda: is_observed(fixture, {"w1": fact}), "the exit of the container")
     assert await fixture.runtime.status("w1") == fact
     await fixture.started("w1", attempt="op-1")
 
@@ -152,8 +152,8 @@ async def test_a_killed_container_reports_how_it_ended(fixture: RuntimeFixture) 
 async def exit_message_of(fixture: RuntimeFixture, command: str) -> str:
     """Run a command (in the syntax of a Dockerfile's CMD) and return the message about its exit."""
     container = fixture.engine.docker("create", TINY)
-    fixture.engine.docker("commit", "--change", f"CMD {command}", container, DIES)
-    await fixture.runtime.start(fixture.spec("w1", image=replace(TINY_IMAGE, docker=DIES)))
+    fixture.engine.docker("commit", "--change", f"CMD {command}", container, EXITING_IMAGE)
+    await fixture.runtime.start(fixture.spec("w1", image=replace(TINY_IMAGE, docker=EXITING_IMAGE)))
 
     async def ended() -> str:
         fact = await fixture.runtime.status("w1")
@@ -259,14 +259,14 @@ async def test_an_ide_that_does_not_answer_is_running_and_not_ready(
 
 async def test_another_installation_is_not_touched(fixture: RuntimeFixture) -> None:
     await fixture.started("w1")
-    stranger = fixture.other_runtime("another-installation")
+    other = fixture.other_runtime("another-installation")
     try:
-        assert await stranger.observe() == {}
-        await stranger.delete("w1")
+        assert await other.observe() == {}
+        await other.delete("w1")
         with pytest.raises(RuntimeFailure, match="in use"):
-            await stranger.start(fixture.spec("w1"))
+            await other.start(fixture.spec("w1"))
     finally:
-        await stranger.close()
+        await other.close()
     await fixture.ready("w1")
 
 
@@ -299,7 +299,7 @@ async def test_a_dead_container_that_the_engine_cannot_remove_does_not_keep_the_
 
 async def test_hints_follow_events_of_containers(fixture: RuntimeFixture) -> None:
     async with fixture.listening() as hints:
-        await until(lambda: hints == ["all"], "the listener to listen")
+        await until(lambda: hints == ["all"], "the listener to start")
         await fixture.started("w1")
         await until(lambda: hints == ["all", "w1"], "a hint of the start")
         fixture.engine.docker("kill", "codehub-ws-w1")
@@ -338,16 +338,16 @@ async def test_a_start_uses_a_spare_network(fixture: RuntimeFixture) -> None:
 
 
 async def test_two_coordinators_never_share_a_network(fixture: RuntimeFixture) -> None:
-    """A suspended leader and its successor both take the network for unused."""
+    """A suspended leader and its successor both find the same networks unused."""
     await fixture.runtime.clean_up()
-    sleeper = fixture.other_runtime()
-    await sleeper.clean_up()
+    suspended = fixture.other_runtime()
+    await suspended.clean_up()
     try:
         for number in range(SPARES):
             await fixture.started(f"w{number}")
-            await sleeper.start(fixture.spec(f"x{number}"))
+            await suspended.start(fixture.spec(f"x{number}"))
     finally:
-        await sleeper.close()
+        await suspended.close()
     facts = await fixture.runtime.observe()
     addresses = [fact.upstream for fact in facts.values()]
     assert len(set(addresses)) == len(addresses) == 2 * SPARES

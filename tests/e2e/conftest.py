@@ -154,9 +154,9 @@ class Hub:
         settings = self.home(workspace_id) / ".local/share/code-server/User/settings.json"
         added = json.dumps(vscode.SETTINGS).strip("{}")
         settings.write_text(settings.read_text().replace("{", f"{{{added},", 1))
-        self.give_to_its_user(workspace_id)
+        self.chown_to_home_owner(workspace_id)
 
-    def give_to_its_user(self, workspace_id: str) -> None:
+    def chown_to_home_owner(self, workspace_id: str) -> None:
         """Make the workspace's user own all files in the home, also those of a test."""
         home = self.home(workspace_id)
         owner = home.stat()

@@ -105,7 +105,7 @@ def write_big_file(hub: Hub, workspace_id: str) -> Path:
     with path.open("wb") as file:
         for number in range(BIG // MIB):
             file.write(random[number:] + random[:number])
-    hub.give_to_its_user(workspace_id)
+    hub.chown_to_home_owner(workspace_id)
     return path
 
 
@@ -230,7 +230,7 @@ def test_vite_on_a_forwarded_port_reloads_what_changed(
 ) -> None:
     app = hub.home(workspace_id) / "app"
     make_vite_app(app)
-    hub.give_to_its_user(workspace_id)
+    hub.chown_to_home_owner(workspace_id)
     own = "path" not in request.node.callspec.id
     base = "/" if own else f"/w/{workspace_id}/absproxy/{VITE_PORT}/"
     run_in_terminal(ide, f"cd app; node node_modules/vite/bin/vite.js --port {VITE_PORT} --base {base}")

@@ -55,7 +55,7 @@ def hub(browser: Browser) -> Iterator[Hub]:
 def test_an_idle_workspace_stops_and_archives_and_a_visit_starts_it(
     hub: Hub, browser: Browser, screenshots: Path
 ) -> None:
-    (workspace_id,) = hub.create("left alone", **NEVER)
+    (workspace_id,) = hub.create("unused", **NEVER)
     visitor = DashboardUser(new_context(browser), hub.system, screenshots)
     visitor.sign_in("admin", ADMIN_PASSWORD)
     visitor.select_workspace(workspace_id)
@@ -98,13 +98,17 @@ def test_an_open_tab_does_not_count_as_use_but_a_key_does(hub: Hub) -> None:
         window.evaluate("window.isLeftAlone = true")
 
     hub.change(merely_open, standby_ttl_seconds=None)
-    wait_for(lambda: hub.phases()[merely_open] == "STANDBY", "an open tab to stand by", every=0.5)
+    wait_for(
+        lambda: hub.phases()[merely_open] == "STANDBY",
+        "the workspace of an open tab to become STANDBY",
+        every=0.5,
+    )
     wait_for(lambda: idle_seconds(hub, used) > TTL, "the other tab to be idle as well", every=0.5)
 
     last_use = last_access(hub, used)
     page.keyboard.press("x")
     wait_for(lambda: last_access(hub, used) > last_use, "the key to count as use", every=0.5)
-    assert hub.phases()[merely_open] == "STANDBY", "and nothing wakes it"
+    assert hub.phases()[merely_open] == "STANDBY", "an open tab started the workspace"
     page.close()
     other.close()
 
@@ -127,8 +131,8 @@ VS Code reports an idle window at the earliest 40 s after the last key. The TTL 
 """
 BUSY = ("editor", "terminal", "output")
 QUIET = ("visible", "hidden", "laptop")
-IDE_IS_THERE = "document.querySelector('.monaco-workbench .activitybar') !== null"
-CHATTER = "while sleep 5; do echo still running; done"
+IDE_IS_LOADED = "document.querySelector('.monaco-workbench .activitybar') !== null"
+REPEATED_OUTPUT = "while sleep 5; do echo still running; done"
 
 
 class RealTab:
@@ -160,7 +164,7 @@ class RealTab:
         ]
         self.send("Network.setCookies", self._session, cookies=cookies)
         self.send("Page.navigate", self._session, url=f"{url}/w/{workspace_id}/")
-        wait_for(lambda: self.evaluate(IDE_IS_THERE), "the IDE in the real tab", every=0.5)
+        wait_for(lambda: self.evaluate(IDE_IS_LOADED), "the IDE in the real tab", every=0.5)
         front = self.send("Target.createTarget", url="about:blank")["targetId"]
         self.send("Target.activateTarget", targetId=front)
         wait_for(lambda: self.evaluate("document.visibilityState") == "hidden", "the tab to be hidden")
@@ -240,7 +244,7 @@ def test_use_keeps_a_workspace_running_and_an_open_tab_does_not(
         wait_until_ide_ready(page)
     open_file(pages["editor"], "note.txt")
     run_in_terminal(pages["terminal"], "true")
-    run_in_terminal(pages["output"], CHATTER)
+    run_in_terminal(pages["output"], REPEATED_OUTPUT)
 
     laptop = Laptop(hub, browser, ids["laptop"])
     visible = hub.open(ids["visible"])
@@ -268,8 +272,8 @@ def test_use_keeps_a_workspace_running_and_an_open_tab_does_not(
             awake = True
         assert now < LOADED + REAL_TTL + PATIENCE, f"only {stood_by} stood by within {now:.0f} s"
         visible.wait_for_timeout(1000)
-    assert laptop.reconnects > 0, "the laptop has not tried to come back"
+    assert laptop.reconnects > 0, "the laptop has not tried to reconnect"
     final = hub.phases()
     assert {name: final[ids[name]] for name in QUIET} == dict.fromkeys(QUIET, "STANDBY"), (
-        "and nothing wakes them"
+        "an open tab started a workspace"
     )

@@ -243,12 +243,12 @@ def check_access(system: System, curl: Curl, workspace_id: str) -> None:
     at_workspace = {"Host": own_host, **NAVIGATION}
     begin = httpx.URL(answers["owner"].headers["location"])
     assert begin.host == f"{workspace_id}.localhost"
-    begun = get(f"{direct}{begin.raw_path.decode()}", headers=at_workspace)
-    nonce = {"Cookie": begun.headers["set-cookie"].split(";")[0]}
-    handed_out = visitors["owner"].get(begun.headers["location"], headers=NAVIGATION)
-    ticket = f"{direct}{httpx.URL(handed_out.headers['location']).raw_path.decode()}"
-    elsewhere = visitors["owner"].get(begun.headers["location"], headers=NAVIGATION)
-    stolen = f"{direct}{httpx.URL(elsewhere.headers['location']).raw_path.decode()}"
+    started = get(f"{direct}{begin.raw_path.decode()}", headers=at_workspace)
+    nonce = {"Cookie": started.headers["set-cookie"].split(";")[0]}
+    with_ticket = visitors["owner"].get(started.headers["location"], headers=NAVIGATION)
+    ticket = f"{direct}{httpx.URL(with_ticket.headers['location']).raw_path.decode()}"
+    second_ticket = visitors["owner"].get(started.headers["location"], headers=NAVIGATION)
+    stolen = f"{direct}{httpx.URL(second_ticket.headers['location']).raw_path.decode()}"
     refused = get(stolen, headers=at_workspace)
     assert refused.status_code == 403, "a ticket is valid in one browser"
     assert "set-cookie" not in refused.headers

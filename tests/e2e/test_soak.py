@@ -43,7 +43,7 @@ SYSTEM = {
 UNPACK = "import base64, sys; exec(base64.b64decode(sys.argv[2]))"
 """Encodes the program, because braces in an image's command are placeholders."""
 CONNECTIONS = 6
-HOARDED = 3000
+IDLE_CONNECTIONS = 3000
 MAX_GROWTH = 96 << 20
 """Bytes that all processes together may keep: allocators do not return everything."""
 UPGRADE = (
@@ -78,7 +78,7 @@ class User:
         )
         self._file = self._hub.home(self._workspace_id) / "notes.txt"
         self._file.touch()
-        self._hub.give_to_its_user(self._workspace_id)
+        self._hub.chown_to_home_owner(self._workspace_id)
         self._ide = self._context.new_page()
         self._ide.on("websocket", self._watch_socket)
         self._ide.goto(f"{system.base_url}/w/{self._workspace_id}/")
@@ -195,7 +195,7 @@ def floods(port: int, host: str, cookies: str) -> Iterator[Flood]:
         (head("/tiny-chunks"), "", CONNECTIONS),
         (head("/sink", UPGRADE), "empty frames", CONNECTIONS),
         (head("/empty-frames", UPGRADE), "", CONNECTIONS),
-        ("", "", HOARDED),
+        ("", "", IDLE_CONNECTIONS),
     ]
     for number, (first, again, count) in enumerate(sent):
         yield Flood(port, count, first, again, source=f"127.0.0.{number + 2}")
@@ -252,5 +252,5 @@ def test_users_notice_nothing_during_ten_minutes_of_floods(hub: Hub, browser: Br
     for user in users:
         user.work()
         assert user.problems == []
-    wait_for(lambda: usage.descriptors() <= descriptors + USERS, "the descriptors to be back")
-    wait_for(lambda: usage.memory() <= memory + MAX_GROWTH, "the memory to be back", every=1)
+    wait_for(lambda: usage.descriptors() <= descriptors + USERS, "the descriptors to be closed")
+    wait_for(lambda: usage.memory() <= memory + MAX_GROWTH, "the memory to be freed", every=1)

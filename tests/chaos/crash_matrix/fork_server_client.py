@@ -16,7 +16,7 @@ from tests.chaos.crash_matrix import fork_server
 from tests.waiting import PATIENCE, wait_for
 
 
-class Process:
+class ForkedProcess:
     """Process that need not be a child, held by a pidfd, since process ids are reused."""
 
     def __init__(self, pid: int) -> None:
@@ -69,6 +69,6 @@ class ForkServer:
             process.kill()
             process.wait()
 
-    def fork(self, request: dict[str, Any], output: Path) -> Process:
+    def fork(self, request: dict[str, Any], output: Path) -> ForkedProcess:
         with output.open("ab") as log, fork_server.request_fork(self.path, request, [log.fileno()]) as pid:
-            return Process(pid)
+            return ForkedProcess(pid)

@@ -22,7 +22,7 @@ from codehub.domain.workspace import Workspace
 from codehub.host.durable_files import make_directory
 from codehub.runtimes.process.runtime import ProcessRuntime
 from tests.chaos.crash_matrix import crashing_job
-from tests.chaos.crash_matrix.fork_server_client import ForkServer, Process
+from tests.chaos.crash_matrix.fork_server_client import ForkedProcess, ForkServer
 from tests.chaos.crash_matrix.s3_proxy import ClientKilled, Proxy
 from tests.chaos.crash_matrix.steps import (
     COORDINATOR,
@@ -97,7 +97,7 @@ class Installation:
     """If false, jobs start as they do in production, which takes longer."""
     planted_bug: str = ""
     """Name of the bug that the coordinators and jobs have."""
-    coordinator: Process | None = None
+    coordinator: ForkedProcess | None = None
     workspace_id: str = ""
     ends_in_error: bool = False
     """Whether the scenario is expected to end in ERROR."""
@@ -176,7 +176,9 @@ class Installation:
             instructions[point.process] = replace(crashing, step=point.step, side=point.side, victims=victims)
         return instructions
 
-    def start(self, instructions: Mapping[str, Instructions] | None = None, **settings: object) -> Process:
+    def start(
+        self, instructions: Mapping[str, Instructions] | None = None, **settings: object
+    ) -> ForkedProcess:
         """Start a coordinator; without instructions its code is not instrumented."""
         given = instructions or {}
         self._instruct_jobs(given.get(JOB), given.get(REQUEST))
