@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from bench.control.instant_providers import InstantRuntime, InstantVolumes, instant_providers
-from codehub.coordinator.leadership_loop import serve
+from codehub.coordinator.leadership_loop import run_elections
 from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.coordinator.provider_interfaces import Providers
 from codehub.database import gate
@@ -55,7 +55,7 @@ class Environment:
     async def running_leader(self) -> AsyncIterator[None]:
         stop = asyncio.Event()
         task = asyncio.create_task(
-            serve(self.settings, self.providers, PostgresBackend(self.settings), stop=stop)
+            run_elections(self.settings, self.providers, PostgresBackend(self.settings), stop=stop)
         )
         try:
             yield

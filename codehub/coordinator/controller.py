@@ -18,7 +18,7 @@ from codehub.coordinator.effect_executor import (
     EffectFailed,
     EffectQueued,
 )
-from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished
+from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, needs_full_observation
 from codehub.coordinator.leader_interfaces import LeaderDatabase
 from codehub.coordinator.metrics import CoordinatorMetrics
 from codehub.coordinator.observer import LeaderState, Observer
@@ -101,7 +101,7 @@ class Controller:
         """Set once no route points to a container that is gone."""
         self.queue = WorkQueue(self.reconcile)
 
-    def hint(self, workspace_id: str) -> None:
+    def enqueue_soon(self, workspace_id: str) -> None:
         """Reconcile this workspace soon: something may have happened to it."""
         until = self._clock_and_ids.clock() + timedelta(seconds=self._intervals.active_duration)
         self._active_until[workspace_id] = until
@@ -144,7 +144,7 @@ class Controller:
         observation = self._observer.observation_of(workspace, bulk, context.now)
         decision = plan(workspace, observation, context)
         changed = bool(changed_columns(workspace, decision.after)) or decision.effect is not None
-        unfinished = is_unfinished(workspace) or workspace.id in self._state.to_audit
+        unfinished = needs_full_observation(workspace) or workspace.id in self._state.to_audit
         if changed or (ours and unfinished):
             self.queue.add(workspace.id)
             return
@@ -298,10 +298,10 @@ class Controller:
         self._active_until.pop(workspace.id, None)
         return None
 
-    async def audit(self) -> None:
+    async def compare_archives_with_store(self) -> None:
         """Once an hour, compare the archives that rows name with the listing of the store.
 
-        The audit runs beside the sweep, so that a slow store delays nothing else.
+        This runs beside the sweep, so that a slow store delays nothing else.
         """
         now = self._clock_and_ids.clock()
         if self._audited_at is not None and now - self._audited_at < self._intervals.audit:

@@ -97,9 +97,9 @@ class DiskWatchdog:
             return
         homes = await self._database.homes()
         self._keep_sizes_of({home.workspace_id for home in homes})
-        await self._measure(homes)
-        await self._record(homes, now)
-        await self._clear(homes, free)
+        await self._measure_homes(homes)
+        await self._record_sizes(homes, now)
+        await self._clear_notices(homes, free)
         for shortage in shortages(free, self._reserve):
             homes = await self._act_on_shortage(homes, shortage, now)
 
@@ -126,7 +126,7 @@ class DiskWatchdog:
         for name in self._sizes.keys() - names:
             del self._sizes[name]
 
-    async def _measure(self, homes: Iterable[LiveHome]) -> None:
+    async def _measure_homes(self, homes: Iterable[LiveHome]) -> None:
         """Wait a limited time for measurements: a home that takes long must not delay decisions."""
         if self._measuring is None or self._measuring.done():
             self._measuring = asyncio.create_task(self._measure_in_turn(homes))
@@ -187,7 +187,7 @@ class DiskWatchdog:
             return known[1]
         return None if home.record is None or home.record.measured_at is None else home.record.size
 
-    async def _record(self, homes: Iterable[LiveHome], now: datetime) -> None:
+    async def _record_sizes(self, homes: Iterable[LiveHome], now: datetime) -> None:
         """Record sizes that have changed noticeably. An idle installation writes nothing."""
         changed = {
             home.workspace_id: self._sizes[home.workspace_id][1]
@@ -197,7 +197,7 @@ class DiskWatchdog:
         if changed:
             await self._database.record_sizes(changed, now)
 
-    async def _clear(self, homes: Iterable[LiveHome], free: FreeSpace) -> None:
+    async def _clear_notices(self, homes: Iterable[LiveHome], free: FreeSpace) -> None:
         """Clear warnings once the shortage is over, and reasons of a stop once the workspace runs again."""
         calm = is_calm(free, self._reserve)
         noticed = [home for home in homes if home.record is not None and home.record.notice is not None]
@@ -214,12 +214,12 @@ class DiskWatchdog:
         self, homes: list[LiveHome], shortage: Shortage, now: datetime
     ) -> list[LiveHome]:
         """Warn and stop workspaces for one resource. Return the homes that were left alone."""
-        actions = self._decide(homes, shortage, now)
-        await self._carry_out(actions, homes, now)
+        actions = self._choose_actions(homes, shortage, now)
+        await self._apply_actions(actions, homes, now)
         done = {notice.workspace_id for notice in (*actions.warn, *actions.stop)}
         return [home for home in homes if home.workspace_id not in done]
 
-    def _decide(self, homes: list[LiveHome], shortage: Shortage, now: datetime) -> DiskActions:
+    def _choose_actions(self, homes: list[LiveHome], shortage: Shortage, now: datetime) -> DiskActions:
         resource = shortage.resource
         sizes = {home.workspace_id: self._known_size(home) for home in homes}
         running = [
@@ -238,7 +238,7 @@ class DiskWatchdog:
             self._log_shortage(shortage, expected, now)
         return actions
 
-    async def _carry_out(self, actions: DiskActions, homes: list[LiveHome], now: datetime) -> None:
+    async def _apply_actions(self, actions: DiskActions, homes: list[LiveHome], now: datetime) -> None:
         by_id = {home.workspace_id: home for home in homes}
         for notice in actions.warn:
             await self._database.warn_of_disk(notice, now)

@@ -84,18 +84,18 @@ class EffectExecutor:
 
     async def execute(self, workspace: Workspace, effect: Effect, sha256: str | None) -> None:
         """Carry out one effect, or raise EffectFailed, EffectDeferred or StaleLeader."""
-        with self._translated_errors(workspace):
+        with self._translate_provider_errors(workspace):
             await self._execute(workspace, effect, sha256)
 
     async def fence(self, workspace: Workspace) -> None:
         """Fence this home against earlier leaders and the jobs that they have yet to start."""
-        with self._translated_errors(workspace):
+        with self._translate_provider_errors(workspace):
             await self._fence(workspace)
 
     @contextmanager
-    def _translated_errors(self, workspace: Workspace) -> Iterator[None]:
+    def _translate_provider_errors(self, workspace: Workspace) -> Iterator[None]:
         """Translate errors of the providers for the controller, with messages that owners may see."""
-        for_users = self._providers.messages.for_users
+        redact_message = self._providers.messages.redact_message
         try:
             yield
         except StaleEpoch as error:
@@ -109,20 +109,20 @@ class EffectExecutor:
         except TooManyArchives as error:
             raise EffectQueued(error.message) from error
         except StorageProblem as error:
-            raise EffectFailed(error.reason, for_users(error.message)) from error
+            raise EffectFailed(error.reason, redact_message(error.message)) from error
         except RuntimeFailure as error:
-            raise EffectFailed(error.reason, for_users(error.message)) from error
+            raise EffectFailed(error.reason, redact_message(error.message)) from error
         except RuntimeUnobservable as error:
-            raise EffectFailed(ErrorReason.Unreachable, for_users(error.message)) from error
+            raise EffectFailed(ErrorReason.Unreachable, redact_message(error.message)) from error
         except OSError as error:
             problem = from_os_error(error, f"an effect on workspace {workspace.id} could not be carried out")
-            raise EffectFailed(problem.reason, for_users(problem.message)) from error
+            raise EffectFailed(problem.reason, redact_message(problem.message)) from error
 
     async def _execute(self, workspace: Workspace, effect: Effect, sha256: str | None) -> None:
         match effect:
             case Provision():
                 await self._check_disk()
-                await self._fence_out_containers(workspace)
+                await self._require_no_container(workspace)
                 await self._providers.volumes.provision(
                     workspace.home_store_key,
                     effect.generation,
@@ -141,14 +141,14 @@ class EffectExecutor:
             case CancelJob():
                 await self._providers.jobs.cancel(effect.job_id)
             case ArchiveHome() | DeleteVolume():
-                await self._fence_out_containers(workspace, of=effect.generation)
+                await self._require_no_container(workspace, of=effect.generation)
                 await self._start_job(effect.job_id, self._volume_job(workspace, effect))
             case ArchiveEmpty():
                 await self._fence(workspace)
                 await self._start_job(effect.job_id, self._empty_archive(workspace, effect))
             case RestoreHome():
                 await self._check_disk()
-                await self._fence_out_containers(workspace)
+                await self._require_no_container(workspace)
                 await self._start_job(effect.job_id, self._restore(workspace, effect, sha256))
 
     async def _start(self, workspace: Workspace, effect: StartContainer) -> None:
@@ -178,8 +178,8 @@ class EffectExecutor:
         async with self._providers.volumes.hold(workspace.home_store_key, self._epoch):
             pass
 
-    async def _fence_out_containers(self, workspace: Workspace, of: Generation | None = None) -> None:
-        """Raise EffectDeferred if a container exists. Behind the fence no earlier leader can start one."""
+    async def _require_no_container(self, workspace: Workspace, of: Generation | None = None) -> None:
+        """Raise EffectDeferred if a container exists. The fence keeps earlier leaders from starting one."""
         async with self._providers.volumes.hold(workspace.home_store_key, self._epoch):
             if of is not None:
                 await self._check_generation(workspace, of)

@@ -1,4 +1,7 @@
-"""GC runner: purges the trash, then removes what nothing protects. In doubt, it keeps (ADR 0007)."""
+"""GC runner: purges the trash, then removes unprotected archives and leftovers (ADR 0007).
+
+If the state is uncertain, it removes nothing.
+"""
 
 import asyncio
 from dataclasses import dataclass
@@ -9,9 +12,9 @@ import structlog
 from codehub.coordinator.leader_interfaces import LeaderDatabase
 from codehub.coordinator.provider_interfaces import Providers
 from codehub.database.leader_database import RowLocked
-from codehub.domain.gc import GcRules, StoredArchive, Sweep, sweep
+from codehub.domain.gc import ArchiveRemovals, GcRules, StoredArchive, select_archives_to_remove
 from codehub.domain.observation import JobState
-from codehub.domain.volume_leftovers import Leftover, LeftoverSweep, sweep_leftovers
+from codehub.domain.volume_leftovers import Leftover, LeftoverRemovals, select_leftovers_to_remove
 from codehub.runtimes.base import RuntimeFailure, RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
 from codehub.storage.jobs.spec import ClearJob, DeleteJob
@@ -34,9 +37,9 @@ class Listing:
 class Selection:
     """Everything that is due for removal in one cycle."""
 
-    archives: Sweep
+    archives: ArchiveRemovals
     containers: list[str]
-    leftovers: LeftoverSweep
+    leftovers: LeftoverRemovals
     is_urgent: bool
 
     @property
@@ -62,7 +65,7 @@ class GcRunner:
         return await self.tick(now) if self._is_urgent else 0
 
     async def tick(self, now: datetime) -> int:
-        """Run one cycle; return the bytes freed in the store. What cannot be listed is left alone."""
+        """Run one cycle, and return the bytes freed in the store. If a listing fails, remove nothing."""
         began = asyncio.get_running_loop().time()
         await self._purge(now - self._rules.retention, now)
         await self._trim_audit_log(now)
@@ -82,8 +85,8 @@ class GcRunner:
             return 0
         for workspace_id in found.containers:
             await self._remove_container(workspace_id)
-        await self._clear(found.leftovers.remove, set(listing.containers))
-        return await self._remove(found.archives, now)
+        await self._clear_leftovers(found.leftovers.remove, set(listing.containers))
+        return await self._remove_archives(found.archives, now)
 
     async def _list(self) -> Listing:
         archives = await self._providers.archives.list()
@@ -97,12 +100,15 @@ class GcRunner:
         )
 
     async def _select(self, listing: Listing, now: datetime, began: float) -> Selection:
-        """Select what is due. A grace begins when the database shows an orphan, not with the listing."""
+        """Select what is due.
+
+        The grace period of an orphan starts when the database confirms it, not at the listing.
+        """
         seen = await self._database.read_orphans()
         holders = await self._database.archive_holders(now)
         now += timedelta(seconds=asyncio.get_running_loop().time() - began)
-        found = sweep(listing.archives, holders, seen, self._rules, now)
-        cleared = sweep_leftovers(listing.leftovers, holders, seen, self._rules, now)
+        found = select_archives_to_remove(listing.archives, holders, seen, self._rules, now)
+        cleared = select_leftovers_to_remove(listing.leftovers, holders, seen, self._rules, now)
         living = {name for name, holder in holders.items() if holder.purged_at is None or holder.left_alone}
         strays = {name: seen.get(CONTAINER + name, now) for name in listing.containers if name not in living}
         due = [name for name, at in strays.items() if now - at >= self._rules.orphan_grace]
@@ -112,22 +118,22 @@ class GcRunner:
         selection = Selection(found, due, cleared, not at_once.isdisjoint(due_now))
         first_seen = {CONTAINER + name: at for name, at in strays.items()}
         orphans = {**found.first_seen, **cleared.first_seen, **first_seen}
-        # In doubt, no time counts: every grace restarts after an alarm.
+        # An alarm restarts every grace period, because the sightings may be wrong.
         await self._database.replace_orphans({} if selection.alarms else orphans)
         return selection
 
-    async def _remove(self, found: Sweep, now: datetime) -> int:
+    async def _remove_archives(self, found: ArchiveRemovals, now: datetime) -> int:
         freed = 0
         for item in found.remove:
             try:
-                freed += await self._remove_one(item, found.present, now)
+                freed += await self._remove_archive(item, found.present, now)
             except (StorageProblem, RowLocked) as error:
                 logger.warning("an orphaned archive could not be removed", key=item.key, error=str(error))
         if freed:
             logger.info("GC freed space", bytes=freed, archives=len(found.remove))
         return freed
 
-    async def _remove_one(self, item: StoredArchive, present: frozenset[str], now: datetime) -> int:
+    async def _remove_archive(self, item: StoredArchive, present: frozenset[str], now: datetime) -> int:
         """Check once more, commit the removal, and then remove the archive from the store.
 
         After the commit nothing can choose the archive. The store is called outside the transaction:
@@ -135,7 +141,7 @@ class GcRunner:
         """
         reason = await self._database.mark_archive_removed(item, present, now)
         if reason is not None:
-            logger.info("an archive is needed after all", key=item.key, reason=reason)
+            logger.info("kept an archive: a workspace references it again", key=item.key, reason=reason)
             return 0
         await self._providers.archives.remove(item.key)
         logger.info("an orphaned archive was removed", key=item.key, bytes=item.bytes)
@@ -163,7 +169,7 @@ class GcRunner:
         if removed := await self._database.trim_timelines():
             logger.info("entries of long timelines and of purged workspaces were removed", entries=removed)
 
-    async def _clear(self, due: tuple[Leftover, ...], containers: set[str]) -> None:
+    async def _clear_leftovers(self, due: tuple[Leftover, ...], containers: set[str]) -> None:
         """Start one job per workspace and cycle, because jobs of one workspace wait for each other."""
         for workspace_id in sorted({item.workspace_id for item in due}):
             items = [item for item in due if item.workspace_id == workspace_id]
@@ -172,11 +178,11 @@ class GcRunner:
                 logger.warning("a home without a workspace stays while it has a container", key=home.key)
                 continue
             try:
-                await self._start_clearing(home, items)
+                await self._start_clear_job(home, items)
             except (StorageProblem, OSError) as error:
                 logger.warning("leftovers could not be removed", workspace_id=workspace_id, error=str(error))
 
-    async def _start_clearing(self, home: Leftover | None, items: list[Leftover]) -> None:
+    async def _start_clear_job(self, home: Leftover | None, items: list[Leftover]) -> None:
         location, first = self._providers.storage_location, items[0]
         key, workspace_id = first.home_store_key, first.workspace_id
         if home is not None:
@@ -194,7 +200,11 @@ class GcRunner:
             await self._providers.runtime.delete(workspace_id)
             logger.info("a container without a workspace was removed", workspace_id=workspace_id)
         except RuntimeFailure as error:
-            logger.warning("a stray container stays", workspace_id=workspace_id, error=error.message)
+            logger.warning(
+                "a container without a workspace could not be removed",
+                workspace_id=workspace_id,
+                error=error.message,
+            )
 
     async def _remove_dead_jobs(self) -> None:
         """Remove the reports of dead jobs whose operation is over.

@@ -47,7 +47,7 @@ class HealthRunner:
         if self._saved is None:
             self._saved = await self._database.health_checks()
         verdicts = await asyncio.gather(*(self._check(name) for name in self._probes))
-        found = dict(zip(self._probes, verdicts, strict=True)) | {CheckName.GC: self._gc_verdict(self._saved)}
+        found = dict(zip(self._probes, verdicts, strict=True)) | {CheckName.GC: self._check_gc(self._saved)}
         now = asyncio.get_running_loop().time()
         if self._saved_at is None or _has_changed(self._saved, found) or now - self._saved_at >= SAVE_EVERY:
             await self._database.save_health_checks(found)
@@ -94,8 +94,8 @@ class HealthRunner:
             raise CheckFailed(f"{numbers}: starts and restores wait.")
         return f"{numbers}."
 
-    def _gc_verdict(self, saved: Mapping[CheckName, CheckResult]) -> CheckResult:
-        """An earlier leader's alarm stands until GC has run in this term."""
+    def _check_gc(self, saved: Mapping[CheckName, CheckResult]) -> CheckResult:
+        """Return the GC alarm. Until GC has run in this term, keep the alarm of the earlier leader."""
         if self._gc.alarms is None:
             return saved.get(CheckName.GC, CheckResult(True, "GC has not run yet."))
         if self._gc.alarms:

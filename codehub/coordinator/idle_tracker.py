@@ -73,8 +73,8 @@ def _changed(old: Mapping[str, object], new: Mapping[str, object]) -> set[str]:
     return {name for name, fact in new.items() if before(name) != fact} | (old.keys() - new.keys())
 
 
-def is_unfinished(workspace: Workspace) -> bool:
-    """Return whether it needs an observation of its own, whatever the bulk observation shows."""
+def needs_full_observation(workspace: Workspace) -> bool:
+    """Return whether the workspace needs a separate observation, whatever the bulk one shows."""
     under_way = workspace.operation is not Operation.NONE or workspace.request is not None
     vanished = any(condition.reason == VANISHED for condition in workspace.conditions.values())
     return under_way or vanished or must_observe_archive(workspace)

@@ -49,7 +49,7 @@ FIRST_GC_AFTER = 60.0
 DatabaseTrouble = (*CONNECTION_ERRORS, SQLAlchemyError)
 
 
-async def serve(
+async def run_elections(
     settings: Settings,
     providers: Providers,
     backend: CoordinatorBackend,
@@ -182,23 +182,31 @@ class Leader:
             tasks.create_task(self._keep_leadership())
             if self._claim is not None:
                 tasks.create_task(self._claim_storage(self._claim))
-            tasks.create_task(self._work())
+            tasks.create_task(self._run_work_queue())
             for source in self._hint_sources:
                 tasks.create_task(self._listen(source))
             tasks.create_task(self._sweep())
             idle = settings.coordinator_idle_interval
-            tasks.create_task(self._every(idle, self._controller.audit, "audit", first=0.0))
-            tasks.create_task(self._every(settings.coordinator_ttl_interval, self._expire, "TTL"))
-            tasks.create_task(self._every(COUNTED_FAILURES_EVERY, self._record_counted_failures, "audit log"))
-            tasks.create_task(self._every(idle, self._check_health, "health", first=0.0))
+            tasks.create_task(
+                self._run_periodically(idle, self._controller.compare_archives_with_store, "audit", first=0.0)
+            )
+            tasks.create_task(
+                self._run_periodically(settings.coordinator_ttl_interval, self._apply_ttls, "TTL")
+            )
+            tasks.create_task(
+                self._run_periodically(COUNTED_FAILURES_EVERY, self._record_counted_failures, "audit log")
+            )
+            tasks.create_task(self._run_periodically(idle, self._check_health, "health", first=0.0))
             tasks.create_task(self._watch_disk())
             interval = settings.coordinator_gc_interval
             tasks.create_task(
-                self._every(interval, self._collect_garbage, "GC", first=min(interval, FIRST_GC_AFTER))
+                self._run_periodically(
+                    interval, self._collect_garbage, "GC", first=min(interval, FIRST_GC_AFTER)
+                )
             )
-            tasks.create_task(self._every(min(idle, interval), self._purge_waived, "GC"))
+            tasks.create_task(self._run_periodically(min(idle, interval), self._purge_without_grace, "GC"))
 
-    async def _work(self) -> None:
+    async def _run_work_queue(self) -> None:
         await self._controller.may_start_containers.wait()
         await self._controller.queue.run()
 
@@ -217,13 +225,13 @@ class Leader:
         self._sweep_now.set()
 
     async def _listen(self, source: HintSource) -> None:
-        """HintSource to a source, and again after it fails. Each connection asks for a sweep."""
+        """Listen to a hint source, and reconnect after a failure. Each connection requests a sweep."""
         while True:
-            await self._run_tick(lambda: source(self._controller.hint, self._sweep_now.set), "hints")
+            await self._run_tick(lambda: source(self._controller.enqueue_soon, self._sweep_now.set), "hints")
             await asyncio.sleep(LISTEN_RETRY)
 
     async def _keep_leadership(self) -> None:
-        """Send heartbeats. If a disk knows a newer epoch than the database, move the database past it."""
+        """Send heartbeats. If a disk has recorded a newer epoch than the database, start a term after it."""
         while True:
             await self._term.heartbeat()
             raise_if_cancelled()
@@ -265,11 +273,11 @@ class Leader:
         if self._gc.alarms is not before:  # otherwise the cycle was skipped
             self._metrics.gc_alarms.inc(len(self._gc.alarms or ()))
 
-    async def _purge_waived(self) -> None:
+    async def _purge_without_grace(self) -> None:
         async with self._gc_lock:
             self._metrics.gc_freed_bytes.inc(await self._gc.purge_waived(self._clock()))
 
-    async def _expire(self) -> None:
+    async def _apply_ttls(self) -> None:
         for expiry in await self._ttl.tick():
             self._metrics.count_expiration(expiry.desired)
 
@@ -279,7 +287,7 @@ class Leader:
     async def _check_health(self) -> None:
         self._metrics.show_checks(await self._health.tick())
 
-    async def _every(
+    async def _run_periodically(
         self, interval: float, tick: Callable[[], Awaitable[object]], name: str, first: float | None = None
     ) -> None:
         pause = interval if first is None else first

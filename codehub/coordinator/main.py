@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from codehub import health_endpoints, internal_http
-from codehub.coordinator.leadership_loop import serve
+from codehub.coordinator.leadership_loop import run_elections
 from codehub.coordinator.metrics import CoordinatorMetrics
-from codehub.coordinator.owner_message_filter import UserMessages
+from codehub.coordinator.owner_message_filter import OwnerMessageFilter
 from codehub.coordinator.postgres_backend import PostgresBackend
 from codehub.coordinator.provider_interfaces import Providers
 from codehub.coordinator.storage_claims import make_claim_attempt, make_storage_location
@@ -64,7 +64,7 @@ async def _coordinate(settings: Settings, stop: asyncio.Event, metrics: Coordina
     )
     warming_up = asyncio.create_task(_warm_up(providers.runtime))
     try:
-        await serve(settings, providers, PostgresBackend(settings), stop=stop, metrics=metrics)
+        await run_elections(settings, providers, PostgresBackend(settings), stop=stop, metrics=metrics)
     finally:
         await warming_up
         await providers.runtime.close()
@@ -88,7 +88,7 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
         jobs=LocalJobs(data_dir / "jobs", settings.archives_at_once),
         images=offered_images(settings.images_text, settings.runtime),
         storage_location=location,
-        messages=UserMessages(host_paths(settings, location)),
+        messages=OwnerMessageFilter(host_paths(settings, location)),
         hints=runtime.hints,
     )
 

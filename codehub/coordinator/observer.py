@@ -27,7 +27,7 @@ from codehub.storage.errors import CorruptedArchive, StorageProblem
 
 @dataclass
 class LeaderState:
-    """State that a leader keeps in state. Convergence does not depend on it."""
+    """In-memory state of a leader. Convergence does not depend on it."""
 
     observed: set[str] = field(default_factory=set)
     silent_since: dict[str, datetime] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class LeaderState:
     fenced: set[str] = field(default_factory=set)
     """Workspaces whose homes are fenced against every earlier leader."""
     to_audit: set[str] = field(default_factory=set)
-    """Workspaces whose archive the hourly audit found gone or back. Each is observed once."""
+    """Workspaces whose archive the hourly comparison found gone or back. Each is observed once."""
     newest_epoch: int = 0
     """The newest epoch that a disk reported when it rejected this leader."""
 
@@ -63,7 +63,7 @@ class Observer:
         never as done without its result.
         """
         job, deletion, ours = await self._jobs(workspace)
-        filtered = self._providers.messages.in_fact
+        filtered = self._providers.messages.redact_fact
         return self._with_state(
             workspace,
             Observation(
@@ -83,7 +83,7 @@ class Observer:
 
     def observation_of(self, workspace: Workspace, bulk: BulkObservation, at: datetime) -> Observation:
         """Return the part of a bulk observation that concerns one workspace."""
-        filtered = self._providers.messages.in_fact
+        filtered = self._providers.messages.redact_fact
         container, volume = filtered(bulk.container(workspace.id)), filtered(bulk.volume(workspace.id))
         return self._with_state(workspace, Observation(at=at, container=container, volume=volume))
 

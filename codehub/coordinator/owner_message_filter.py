@@ -15,8 +15,8 @@ _MAX_LOGGED: Final = 1000
 Fact = TypeVar("Fact")
 
 
-class UserMessages:
-    """Filter for messages of providers.
+class OwnerMessageFilter:
+    """Filter that replaces host paths in messages of providers.
 
     It runs before decisions, because rows are compared with later observations.
     """
@@ -25,17 +25,19 @@ class UserMessages:
         self._paths = paths or PathRedactor()
         self._logged: set[str] = set()
 
-    def for_users(self, message: str) -> str:
+    def redact_message(self, message: str) -> str:
         shown = self._paths.redact(message)
         if shown != message and message not in self._logged:
             if len(self._logged) >= _MAX_LOGGED:
                 self._logged.clear()
             self._logged.add(message)
-            logger.warning("a problem, with the paths that are hidden from its owner", problem=message)
+            logger.warning(
+                "a provider reported a problem; the owner sees it without host paths", problem=message
+            )
         return shown
 
-    def in_fact(self, fact: Fact) -> Fact:
+    def redact_fact(self, fact: Fact) -> Fact:
         """Return the fact with its message, if it has one, filtered for users."""
         if isinstance(fact, Unknown | ContainerFact | JobFact) and fact.message:
-            return replace(fact, message=self.for_users(fact.message))
+            return replace(fact, message=self.redact_message(fact.message))
         return fact

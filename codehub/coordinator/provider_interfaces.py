@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from codehub.coordinator.leader_interfaces import HintSource
-from codehub.coordinator.owner_message_filter import UserMessages
+from codehub.coordinator.owner_message_filter import OwnerMessageFilter
 from codehub.domain.disk import FreeSpace, HomeSize
 from codehub.domain.images import Image
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, Unknown, VolumeFact
@@ -63,7 +63,7 @@ class Providers:
     jobs: Jobs
     images: Mapping[str, Image]
     storage_location: StorageLocation
-    messages: UserMessages = field(default_factory=UserMessages)
+    messages: OwnerMessageFilter = field(default_factory=OwnerMessageFilter)
     hints: HintSource | None = None
     """The runtime's notifications of container changes, if it has any."""
     claim: Callable[[], Awaitable[bool]] | None = None

@@ -1,6 +1,7 @@
 """TTL runner: writes activity to last_access_at, and stops or archives workspaces that are due.
 
-Idle has to be known: without a report of every gateway, no workspace stands by (ADR 0018).
+A workspace is stopped only if it is known to be idle. If a gateway has not reported, no TTL stops a
+workspace (ADR 0018).
 """
 
 from collections.abc import Callable, Mapping
@@ -13,11 +14,11 @@ from redis.exceptions import RedisError
 from codehub.coordinator.leader_interfaces import Activity, LeaderDatabase
 from codehub.coordinator.provider_interfaces import ArchiveProvider
 from codehub.domain.gateway_reports import (
+    ActivityCompleteness,
     ActivitySnapshot,
-    Assessment,
     GatewayReport,
     GatewayRules,
-    assess,
+    check_activity_complete,
     silence_of_awaited,
 )
 from codehub.domain.other_backends import Backends, why_left_alone
@@ -65,18 +66,18 @@ class TtlRunner:
             if why_left_alone(workspace, self._rules.backends) is None
             and (expiry := expired(workspace, defaults, now, uses_known_until)) is not None
         ]
-        archives_wait = await self._archives_wait(due)
+        is_archive_store_down = await self._is_archive_store_down(due)
         fired = []
         for workspace, expiry in due:
-            if archives_wait and expiry.desired is DesiredState.ARCHIVED:
+            if is_archive_store_down and expiry.desired is DesiredState.ARCHIVED:
                 continue
             if await self._database.apply_expiry(workspace, expiry, now):
                 logger.info(expiry.sentence, workspace_id=workspace.id)
                 fired.append(expiry)
         return fired
 
-    async def _archives_wait(self, due: list[tuple[Workspace, Expiry]]) -> bool:
-        """Return whether the store is down: an archive operation would only fail."""
+    async def _is_archive_store_down(self, due: list[tuple[Workspace, Expiry]]) -> bool:
+        """Return whether a due workspace cannot be archived, because the store does not answer."""
         if all(expiry.desired is not DesiredState.ARCHIVED for _, expiry in due):
             return False
         try:
@@ -96,7 +97,7 @@ class TtlRunner:
         reports = await self._database.gateway_reports()
         seen = await self._activity.read()
         now = self._clock()
-        found = assess(reports, seen.flushes, requested_at, self._rules.gateways)
+        found = check_activity_complete(reports, seen.flushes, requested_at, self._rules.gateways)
         if seen.uses:
             latest = now.timestamp()
             await self._database.advance_last_access(
@@ -106,24 +107,29 @@ class TtlRunner:
                     if at > 0
                 }
             )
-        await self._remove_processed(reports, seen, found, now)
+        await self._finish_cycle(reports, seen, found, now)
         return now, found.uses_known_until
 
-    async def _remove_processed(
-        self, reports: Mapping[str, GatewayReport], seen: ActivitySnapshot, found: Assessment, now: datetime
+    async def _finish_cycle(
+        self,
+        reports: Mapping[str, GatewayReport],
+        seen: ActivitySnapshot,
+        found: ActivityCompleteness,
+        now: datetime,
     ) -> None:
-        """Restart clocks, remove lost workers, then remove committed activity from Redis.
+        """Reset idle times, remove lost workers, then remove committed activity from Redis.
 
         The order makes it safe to stop anywhere: the next leader repeats what is missing.
         """
         if found.lost:
             logger.warning(
-                "gateways are lost: the clocks of all running workspaces restart", gateways=sorted(found.lost)
+                "gateways are lost: idle times of all running workspaces are reset",
+                gateways=sorted(found.lost),
             )
             await self._database.reset_idle_time(now)
         if found.unknown_because:
             logger.warning(
-                f"no workspace stands by for now: {found.unknown_because}",
+                f"no workspace is stopped for inactivity: {found.unknown_because}",
                 silent=silence_of_awaited(reports, found.gone),
             )
         carried = {name: number for name, number in seen.flushes.items() if name in reports}

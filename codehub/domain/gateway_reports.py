@@ -1,4 +1,4 @@
-"""Check that the activity in Redis is complete, from the reports of the gateway workers (ADR 0018)."""
+"""Check whether the activity in Redis is complete, from the reports of the gateway workers (ADR 0018)."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -34,7 +34,9 @@ class GatewayRules:
 
 
 @dataclass(frozen=True)
-class Assessment:
+class ActivityCompleteness:
+    """Result of the comparison of reports with Redis."""
+
     uses_known_until: datetime | None
     unknown_because: str = ""
     lost: frozenset[str] = frozenset()
@@ -43,9 +45,9 @@ class Assessment:
     """Workers that no report is expected from: the lost ones, and those that have shut down."""
 
 
-def assess(
+def check_activity_complete(
     reports: Mapping[str, GatewayReport], flushes: Mapping[str, int], now: datetime, rules: GatewayRules
-) -> Assessment:
+) -> ActivityCompleteness:
     """Compare the reports with the numbers of the flushes that Redis has, read afterwards.
 
     Redis keeps a flush and its number together. A smaller number than the reported one means that
@@ -65,7 +67,7 @@ def assess(
         until, reason = None, "Redis has lost activity, which the gateways will send again"
     if not running and complete - lost:
         until, reason = None, "no gateway runs"
-    return Assessment(until, reason, frozenset(lost), frozenset(gone))
+    return ActivityCompleteness(until, reason, frozenset(lost), frozenset(gone))
 
 
 def silence_of_awaited(reports: Mapping[str, GatewayReport], gone: Collection[str]) -> dict[str, float]:

@@ -55,7 +55,7 @@ class GcRules:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class ArchiveRemovals:
     """Archives to remove now, orphans to remember, and the alarm if nothing may be removed."""
 
     remove: tuple[StoredArchive, ...]
@@ -93,20 +93,20 @@ def protection(stored: StoredArchive, holder: ArchiveHolder | None, present: Col
     return None
 
 
-def sweep(
+def select_archives_to_remove(
     listed: Collection[StoredArchive],
     holders: Mapping[str, ArchiveHolder],
     first_seen: Mapping[str, datetime],
     rules: GcRules,
     now: datetime,
-) -> Sweep:
-    """Return what to remove now, and which orphans to remember."""
+) -> ArchiveRemovals:
+    """Return which archives to remove now, and which orphans to remember."""
     present = frozenset(item.key for item in listed if item.complete)
     orphans = [item for item in listed if protection(item, holders.get(item.workspace_id), present) is None]
     seen = {item.key: first_seen.get(item.key, now) for item in orphans}
     due = tuple(item for item in orphans if now - seen[item.key] >= _grace(item, holders, rules))
     alarm = _alarm(len(listed), orphans, holders)
-    return Sweep(() if alarm else due, seen, alarm, present)
+    return ArchiveRemovals(() if alarm else due, seen, alarm, present)
 
 
 def _grace(item: StoredArchive, holders: Mapping[str, ArchiveHolder], rules: GcRules) -> timedelta:

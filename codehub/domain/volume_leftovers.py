@@ -32,7 +32,7 @@ class Leftover:
 
 
 @dataclass(frozen=True)
-class LeftoverSweep:
+class LeftoverRemovals:
     """Leftovers to remove now, those to remember, and the alarm if nothing may be removed."""
 
     remove: tuple[Leftover, ...]
@@ -40,21 +40,21 @@ class LeftoverSweep:
     alarm: str | None
 
 
-def sweep_leftovers(
+def select_leftovers_to_remove(
     listed: Collection[Leftover],
     holders: Mapping[str, ArchiveHolder],
     first_seen: Mapping[str, datetime],
     rules: GcRules,
     now: datetime,
-) -> LeftoverSweep:
-    """Return what to remove now, and which leftovers to remember."""
+) -> LeftoverRemovals:
+    """Return which leftovers to remove now, and which to remember."""
     graces = {item: grace for item in listed if (grace := _grace(item, holders, rules)) is not None}
     seen = {item.key: first_seen.get(item.key, now) for item in graces}
     due = tuple(item for item, grace in graces.items() if now - seen[item.key] >= grace)
     homes = [item for item in listed if item.is_home]
     unknown = sum(1 for item in homes if item.workspace_id not in holders)
     alarm = mass_alarm(unknown, len(homes), "homes", known=len(holders))
-    return LeftoverSweep(() if alarm else due, seen, alarm)
+    return LeftoverRemovals(() if alarm else due, seen, alarm)
 
 
 def _grace(item: Leftover, holders: Mapping[str, ArchiveHolder], rules: GcRules) -> timedelta | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from codehub.coordinator.clock_and_ids import ClockAndIds
-from codehub.coordinator.leadership_loop import serve
+from codehub.coordinator.leadership_loop import run_elections
 from codehub.domain.gateway_reports import ActivitySnapshot
 from codehub.domain.problems import Problem, ValidationFailed
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
@@ -84,7 +84,7 @@ class Coordinator:
         clock_and_ids = ClockAndIds(history.loop.utc_now, history.new_id, self.process.chance.random)
         self.stop = asyncio.Event()
         self.task = asyncio.create_task(
-            serve(
+            run_elections(
                 history.settings,
                 providers_of(self.process, history.jobs),
                 backend,

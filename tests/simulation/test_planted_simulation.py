@@ -37,7 +37,7 @@ from codehub.domain.conditions import Condition, updated_condition
 from codehub.domain.decision import Context, Decision, record_failure
 from codehub.domain.effects import DeleteVolume, Effect
 from codehub.domain.error_policy import Failure
-from codehub.domain.gateway_reports import Assessment, GatewayReport
+from codehub.domain.gateway_reports import ActivityCompleteness, GatewayReport
 from codehub.domain.observation import (
     ArchiveFact,
     ContainerFact,
@@ -372,14 +372,14 @@ def test_planted_a_flush_that_is_not_sent_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_planted_a_redis_that_loses_a_flush_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = gateway_reports.assess
+    original = gateway_reports.check_activity_complete
 
     def assess_without_flushes(
         reports: Mapping[str, GatewayReport], _flushes: object, *rest: object
-    ) -> Assessment:
+    ) -> ActivityCompleteness:
         return original(reports, {name: report.flushes for name, report in reports.items()}, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ttl_runner, "assess", assess_without_flushes)
+    monkeypatch.setattr(ttl_runner, "check_activity_complete", assess_without_flushes)
     expect_violation("is stopped while in use", RedisDataLoss)
 
 
@@ -400,14 +400,14 @@ def test_planted_a_first_gateway_that_restarts_no_idle_time() -> None:
 
 
 def test_planted_a_stopped_gateway_that_is_removed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = gateway_reports.assess
+    original = gateway_reports.check_activity_complete
 
-    def assess_running_only(reports: Mapping[str, GatewayReport], *rest: object) -> Assessment:
+    def assess_running_only(reports: Mapping[str, GatewayReport], *rest: object) -> ActivityCompleteness:
         staying = {name: report for name, report in reports.items() if not report.ended}
         found = original(staying, *rest)  # type: ignore[arg-type]
         return replace(found, gone=found.gone | (reports.keys() - staying.keys()))
 
-    monkeypatch.setattr(ttl_runner, "assess", assess_running_only)
+    monkeypatch.setattr(ttl_runner, "check_activity_complete", assess_running_only)
     expect_violation("before its user could come back", GracefulGatewayOutages)
 
 
@@ -564,7 +564,7 @@ def test_planted_archiving_under_a_hung_container(monkeypatch: pytest.MonkeyPatc
         return
 
     monkeypatch.setattr(observed_conditions, "_container_exists", container_exists)
-    monkeypatch.setattr(EffectExecutor, "_fence_out_containers", do_not_check)
+    monkeypatch.setattr(EffectExecutor, "_require_no_container", do_not_check)
     expect_violation("no complete copy|is deleted before|shows", HangingContainers)
 
 

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.coordinator.leadership_loop import serve
+from codehub.coordinator.leadership_loop import run_elections
 from codehub.coordinator.main import make_providers
 from codehub.coordinator.metrics import CoordinatorMetrics
 from codehub.coordinator.postgres_backend import PostgresBackend
@@ -105,7 +105,7 @@ class CoordinatorStack:
         stop, metrics = asyncio.Event(), CoordinatorMetrics()
         chosen = settings or self.settings
         providers, backend = make_providers(chosen, INSTALLATION), PostgresBackend(chosen)
-        task = asyncio.create_task(serve(chosen, providers, backend, stop=stop, metrics=metrics))
+        task = asyncio.create_task(run_elections(chosen, providers, backend, stop=stop, metrics=metrics))
         self._stops.append((stop, task))
         return metrics
 

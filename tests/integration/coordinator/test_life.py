@@ -459,7 +459,7 @@ async def test_an_archive_that_is_back_is_found_again_beside_a_living_home(stack
     async def audited() -> str:
         """Return the reason of the archive condition after an audit and the next reconciles."""
         controller = controller_of(stack, epoch)
-        await controller.audit()
+        await controller.compare_archives_with_store()
         for _ in range(3):
             await controller.reconcile(workspace_id)
         return (await stack.get(workspace_id)).conditions["storage.archive_ready"].reason

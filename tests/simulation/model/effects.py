@@ -64,7 +64,7 @@ def _under_lock(
     elif effect.kind == "start":
         yield from _hold(me, leader, effect, disk)
     elif effect.kind in FENCES_OUT_CONTAINERS:
-        yield from _fence_out_containers(me, leader, effect, disk, container)
+        yield from _require_no_container(me, leader, effect, disk, container)
     else:
         yield step(f"{me}: {effect.kind}: the disk is fenced", disk=disk, me=leader._replace(at="fenced"))
 
@@ -133,7 +133,7 @@ def is_meant(disk: Disk, home: Generation | None) -> bool:
     return disk.home is not None and disk.marker == home
 
 
-def _fence_out_containers(
+def _require_no_container(
     me: str, leader: Leader, effect: Act, disk: Disk, container: Container | None
 ) -> Iterator[Step]:
     yield step(

@@ -218,8 +218,8 @@ def gc_selects(gc: Gc, row: Row, store: Store, disk: Disk, lead: Leader) -> Iter
     seen = {key_name(arc) or "": _SEEN_AT[age] for arc, age in gc.orphans}
     listed = {name: Leftover(_HOME_KEY, ID, name, marker_of(disk.marker)) for name in gc.leftovers}
     seen |= {listed[name].key: _SEEN_AT[age] for name, age in gc.remains if name in listed}
-    found = archives.sweep([_stored(arc) for arc in gc.listed], known, seen, RULES, NOW)
-    cleared = volume_leftovers.sweep_leftovers(list(listed.values()), known, seen, RULES, NOW)
+    found = archives.select_archives_to_remove([_stored(arc) for arc in gc.listed], known, seen, RULES, NOW)
+    cleared = volume_leftovers.select_leftovers_to_remove(list(listed.values()), known, seen, RULES, NOW)
     after = gc._replace(
         at="due",
         orphans=tuple((arc, _age(found.first_seen[key])) for arc in gc.listed

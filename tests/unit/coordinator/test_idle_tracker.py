@@ -5,7 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from codehub.coordinator.idle_tracker import BulkObservation, IdleTracker, is_unfinished, may_change_with_time
+from codehub.coordinator.idle_tracker import (
+    BulkObservation,
+    IdleTracker,
+    may_change_with_time,
+    needs_full_observation,
+)
 from codehub.domain.observation import Unknown
 from codehub.domain.observed_conditions import VANISHED
 from codehub.domain.states import Operation
@@ -86,6 +91,6 @@ def test_a_workspace_that_time_may_change_stays_active(
 
 
 def test_current_operations_and_vanished_containers_are_unfinished() -> None:
-    assert is_unfinished(workspace(operation=Operation.STARTING))
-    assert is_unfinished(workspace(conditions=conditions(condition(True, VANISHED))))
-    assert not is_unfinished(workspace(archive_key=None))
+    assert needs_full_observation(workspace(operation=Operation.STARTING))
+    assert needs_full_observation(workspace(conditions=conditions(condition(True, VANISHED))))
+    assert not needs_full_observation(workspace(archive_key=None))

@@ -2,7 +2,7 @@
 
 from structlog.testing import capture_logs
 
-from codehub.coordinator.owner_message_filter import UserMessages
+from codehub.coordinator.owner_message_filter import OwnerMessageFilter
 from codehub.domain.observation import JobFact, JobState, Unknown, VolumeFact
 from codehub.domain.path_redaction import PathRedactor
 
@@ -10,19 +10,19 @@ MESSAGES = {"/data": "the data directory"}
 
 
 def test_the_log_has_each_message_in_full_once() -> None:
-    messages = UserMessages(PathRedactor(MESSAGES))
+    messages = OwnerMessageFilter(PathRedactor(MESSAGES))
     with capture_logs() as logged:
         for _ in range(3):
-            assert messages.for_users("/data/x is gone") == "the data directory is gone"
-        assert messages.for_users("nothing to hide") == "nothing to hide"
+            assert messages.redact_message("/data/x is gone") == "the data directory is gone"
+        assert messages.redact_message("nothing to hide") == "nothing to hide"
     assert [line["problem"] for line in logged] == ["/data/x is gone"]
 
 
 def test_facts_with_a_message_are_filtered_and_others_stay() -> None:
-    messages = UserMessages(PathRedactor(MESSAGES))
+    messages = OwnerMessageFilter(PathRedactor(MESSAGES))
     job = JobFact(JobState.FAILED, None, None, "/data/jobs is full")
-    assert messages.in_fact(job).message == "the data directory is full"
-    assert messages.in_fact(Unknown("/data: no")) == Unknown("the data directory: no")
+    assert messages.redact_fact(job).message == "the data directory is full"
+    assert messages.redact_fact(Unknown("/data: no")) == Unknown("the data directory: no")
     home = VolumeFact(None)
-    assert messages.in_fact(home) is home
-    assert messages.in_fact(None) is None
+    assert messages.redact_fact(home) is home
+    assert messages.redact_fact(None) is None

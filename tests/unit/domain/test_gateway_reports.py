@@ -2,7 +2,12 @@
 
 from datetime import UTC, datetime, timedelta
 
-from codehub.domain.gateway_reports import Assessment, GatewayReport, GatewayRules, assess
+from codehub.domain.gateway_reports import (
+    ActivityCompleteness,
+    GatewayReport,
+    GatewayRules,
+    check_activity_complete,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -11,8 +16,8 @@ HOUR = timedelta(hours=1)
 RULES = GatewayRules(silence=MINUTE, lost_after=HOUR)
 
 
-def found(flushes: dict[str, int] | None = None, **reports: GatewayReport) -> Assessment:
-    return assess(reports, flushes or {}, NOW, RULES)
+def found(flushes: dict[str, int] | None = None, **reports: GatewayReport) -> ActivityCompleteness:
+    return check_activity_complete(reports, flushes or {}, NOW, RULES)
 
 
 def ended(silence: timedelta = SECOND, flushes: int = 0) -> GatewayReport:
@@ -20,9 +25,9 @@ def ended(silence: timedelta = SECOND, flushes: int = 0) -> GatewayReport:
 
 
 def test_every_use_is_known_until_the_oldest_report() -> None:
-    assert found() == Assessment(NOW)
+    assert found() == ActivityCompleteness(NOW)
     two = {"one": GatewayReport(10 * SECOND, 3), "two": GatewayReport(30 * SECOND, 5)}
-    assert found({"one": 3, "two": 6}, **two) == Assessment(NOW - 30 * SECOND)
+    assert found({"one": 3, "two": 6}, **two) == ActivityCompleteness(NOW - 30 * SECOND)
     late = found(one=GatewayReport(2 * MINUTE))
     assert late.uses_known_until is None and late.unknown_because == "gateways do not report"
     assert not late.lost and not late.gone
@@ -37,14 +42,14 @@ def test_a_flush_that_redis_no_longer_has_leaves_idle_unknown_until_the_next_one
 
 def test_a_silent_gateway_counts_as_lost() -> None:
     lost = found(one=GatewayReport(HOUR + SECOND, 3), two=GatewayReport(SECOND))
-    assert lost == Assessment(NOW - SECOND, lost=frozenset({"one"}), gone=frozenset({"one"}))
+    assert lost == ActivityCompleteness(NOW - SECOND, lost=frozenset({"one"}), gone=frozenset({"one"}))
     assert found(one=GatewayReport(HOUR + SECOND)).uses_known_until == NOW
 
 
 def test_a_gateway_that_ends_beside_another_restarts_no_idle_time() -> None:
     for silence in (SECOND, 2 * MINUTE, 2 * HOUR):
         left = found({"one": 3}, one=ended(silence, 3), two=GatewayReport(SECOND))
-        assert left == Assessment(NOW - SECOND, gone=frozenset({"one"}))
+        assert left == ActivityCompleteness(NOW - SECOND, gone=frozenset({"one"}))
 
 
 def test_a_gateway_whose_last_flush_is_missing_from_redis_is_lost() -> None:
@@ -55,6 +60,6 @@ def test_a_gateway_whose_last_flush_is_missing_from_redis_is_lost() -> None:
 
 def test_the_last_gateway_is_remembered_until_it_counts_as_lost() -> None:
     left = found({"one": 3}, one=ended(30 * MINUTE, 3))
-    assert left == Assessment(None, "no gateway runs")
+    assert left == ActivityCompleteness(None, "no gateway runs")
     lost = found({"one": 3}, one=ended(2 * HOUR, 3))
-    assert lost == Assessment(NOW, lost=frozenset({"one"}), gone=frozenset({"one"}))
+    assert lost == ActivityCompleteness(NOW, lost=frozenset({"one"}), gone=frozenset({"one"}))

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from codehub.domain.archive_keys import archive_key, archive_op_id_of
-from codehub.domain.gc import ArchiveHolder, GcRules, StoredArchive, protection, sweep
+from codehub.domain.gc import ArchiveHolder, GcRules, StoredArchive, protection, select_archives_to_remove
 from codehub.domain.states import Phase
 from tests.unit.domain.builders import ID, NOW
 
@@ -86,13 +86,13 @@ def test_an_unknown_workspace_protects_nothing_but_its_archives_are_quarantined(
         (RULES.retention - SECOND, False),
         (RULES.retention, True),
     ):
-        swept = sweep([item], {"another": LIVING}, {item.key: NOW - age}, RULES, NOW)
+        swept = select_archives_to_remove([item], {"another": LIVING}, {item.key: NOW - age}, RULES, NOW)
         assert (item in swept.remove) == gone
 
 
 def test_an_empty_database_counts_as_lost_and_no_archive_is_removed() -> None:
     item = stored()
-    swept = sweep([item], {}, {item.key: NOW - 2 * RULES.retention}, RULES, NOW)
+    swept = select_archives_to_remove([item], {}, {item.key: NOW - 2 * RULES.retention}, RULES, NOW)
     assert "has no workspaces" in (swept.alarm or "")
     assert swept.remove == ()
 
@@ -102,7 +102,9 @@ def test_an_empty_database_counts_as_lost_and_no_archive_is_removed() -> None:
 def test_an_orphan_waits_for_its_grace(age: timedelta, purged: bool) -> None:
     holder = replace(LIVING, deleted_at=NOW, purged_at=NOW, phase=Phase.DELETED) if purged else LIVING
     newest = StoredArchive(KEYS[3], ID, OP_IDS[3], 100, complete=True)
-    swept = sweep([ITEM, newest], {ID: holder}, dict.fromkeys(KEYS, NOW - age), RULES, NOW)
+    swept = select_archives_to_remove(
+        [ITEM, newest], {ID: holder}, dict.fromkeys(KEYS, NOW - age), RULES, NOW
+    )
     orphans = {ITEM, newest} if purged else {ITEM}
     assert set(swept.first_seen) == {item.key for item in orphans}
     assert set(swept.remove) == (orphans if age >= RULES.orphan_grace else set())
@@ -111,19 +113,29 @@ def test_an_orphan_waits_for_its_grace(age: timedelta, purged: bool) -> None:
 def test_an_incomplete_archive_replaces_none() -> None:
     half = StoredArchive(KEYS[3], ID, OP_IDS[3], 100, complete=False)
     long_ago = dict.fromkeys(KEYS, NOW - 2 * RULES.retention)
-    assert sweep([ITEM, half], {ID: LIVING}, long_ago, RULES, NOW).remove == ()
+    assert select_archives_to_remove([ITEM, half], {ID: LIVING}, long_ago, RULES, NOW).remove == ()
 
 
 def test_an_orphan_is_first_seen_now_and_forgotten_once_it_is_protected() -> None:
     newest = StoredArchive(KEYS[3], ID, OP_IDS[3], 100, complete=True)
-    first = sweep([ITEM, newest], {ID: LIVING}, {}, RULES, NOW)
+    first = select_archives_to_remove([ITEM, newest], {ID: LIVING}, {}, RULES, NOW)
     assert (dict(first.first_seen), first.remove) == ({ITEM.key: NOW}, ())
     later = NOW + timedelta(hours=1)
-    again = sweep([ITEM, newest], {ID: LIVING}, first.first_seen, RULES, later)
+    again = select_archives_to_remove([ITEM, newest], {ID: LIVING}, first.first_seen, RULES, later)
     assert dict(again.first_seen) == {ITEM.key: NOW}, "the first time stays"
     in_error = replace(LIVING, phase=Phase.ERROR)
-    assert dict(sweep([ITEM, newest], {ID: in_error}, first.first_seen, RULES, later).first_seen) == {}
-    assert dict(sweep([newest], {ID: LIVING}, first.first_seen, RULES, later).first_seen) == {}
+    assert (
+        dict(
+            select_archives_to_remove(
+                [ITEM, newest], {ID: in_error}, first.first_seen, RULES, later
+            ).first_seen
+        )
+        == {}
+    )
+    assert (
+        dict(select_archives_to_remove([newest], {ID: LIVING}, first.first_seen, RULES, later).first_seen)
+        == {}
+    )
 
 
 def store_with_orphans(total: int, orphans: int) -> tuple[list[StoredArchive], dict[str, ArchiveHolder]]:
@@ -143,7 +155,7 @@ def test_the_mass_guard(total: int) -> None:
     for orphans in range(total + 1):
         listed, holders = store_with_orphans(total, orphans)
         long_ago = {item.key: NOW - timedelta(days=30) for item in listed}
-        swept = sweep(listed, holders, long_ago, RULES, NOW)
+        swept = select_archives_to_remove(listed, holders, long_ago, RULES, NOW)
         alarmed = (total >= 20 and orphans / total > 0.1) or 0 < total == orphans
         assert (swept.alarm is not None) == alarmed
         assert len(swept.remove) == (0 if alarmed else orphans)
@@ -159,7 +171,7 @@ def test_expected_garbage_raises_no_alarm() -> None:
     purged = replace(replaced, deleted_at=NOW, purged_at=NOW, phase=Phase.DELETED)
     long_ago = {item.key: NOW - timedelta(days=30) for item in listed}
     for holder, removed in ((replaced, 39), (purged, 40)):
-        swept = sweep(listed, {ID: holder}, long_ago, RULES, NOW)
+        swept = select_archives_to_remove(listed, {ID: holder}, long_ago, RULES, NOW)
         assert (swept.alarm, len(swept.remove)) == (None, removed)
 
 
@@ -167,6 +179,6 @@ def test_an_orphan_of_a_workspace_without_an_archive_key_counts_as_suspicious() 
     listed = [stored(number) for number in range(40)]
     holder = ArchiveHolder(None, None, Phase.STANDBY, None, None, frozenset())
     long_ago = {item.key: NOW - timedelta(days=30) for item in listed}
-    swept = sweep(listed, {ID: holder}, long_ago, RULES, NOW)
+    swept = select_archives_to_remove(listed, {ID: holder}, long_ago, RULES, NOW)
     assert swept.alarm is not None
     assert swept.remove == ()

@@ -7,7 +7,7 @@ import pytest
 
 from codehub.domain.gc import ArchiveHolder, GcRules
 from codehub.domain.states import Phase
-from codehub.domain.volume_leftovers import HOME, Leftover, sweep_leftovers
+from codehub.domain.volume_leftovers import HOME, Leftover, select_leftovers_to_remove
 from tests.unit.domain.builders import ID, KEY, NOW
 
 RULES = GcRules(orphan_grace=timedelta(hours=2), retention=timedelta(days=7))
@@ -52,20 +52,20 @@ def test_leftovers_wait_for_their_grace(
 ) -> None:
     item = leftover(name)
     holders = {"another": LIVING} if holder is None else {ID: holder}
-    first = sweep_leftovers([item], holders, {}, RULES, NOW)
+    first = select_leftovers_to_remove([item], holders, {}, RULES, NOW)
     assert first.remove == ()
     assert first.first_seen == ({} if grace is None else {item.key: NOW})
     long = grace or timedelta(days=999)
-    early = sweep_leftovers([item], holders, first.first_seen, RULES, NOW + long - SECOND)
+    early = select_leftovers_to_remove([item], holders, first.first_seen, RULES, NOW + long - SECOND)
     assert early.remove == ()
-    late = sweep_leftovers([item], holders, first.first_seen, RULES, NOW + long)
+    late = select_leftovers_to_remove([item], holders, first.first_seen, RULES, NOW + long)
     assert late.remove == (() if grace is None else (item,))
 
 
 def test_an_empty_database_counts_as_lost_and_no_home_is_removed() -> None:
     item = leftover(HOME)
-    first = sweep_leftovers([item], {}, {}, RULES, NOW)
-    late = sweep_leftovers([item], {}, first.first_seen, RULES, NOW + 2 * DAYS)
+    first = select_leftovers_to_remove([item], {}, {}, RULES, NOW)
+    late = select_leftovers_to_remove([item], {}, first.first_seen, RULES, NOW + 2 * DAYS)
     assert "has no workspaces" in (late.alarm or "")
     assert late.remove == ()
 
@@ -73,10 +73,12 @@ def test_an_empty_database_counts_as_lost_and_no_home_is_removed() -> None:
 def test_many_unknown_homes_raise_an_alarm_and_nothing_is_removed() -> None:
     homes = [leftover(HOME, f"w{number}") for number in range(20)]
     holders = {item.workspace_id: LIVING for item in homes[3:]}
-    first = sweep_leftovers(homes, holders, {}, RULES, NOW)
-    found = sweep_leftovers(homes, holders, first.first_seen, RULES, NOW + 2 * DAYS)
+    first = select_leftovers_to_remove(homes, holders, {}, RULES, NOW)
+    found = select_leftovers_to_remove(homes, holders, first.first_seen, RULES, NOW + 2 * DAYS)
     assert found.alarm is not None
     assert "3 of 20 homes" in found.alarm
     assert found.remove == ()
-    fewer = sweep_leftovers(homes, holders | {"w0": LIVING}, first.first_seen, RULES, NOW + 2 * DAYS)
+    fewer = select_leftovers_to_remove(
+        homes, holders | {"w0": LIVING}, first.first_seen, RULES, NOW + 2 * DAYS
+    )
     assert (fewer.alarm, len(fewer.remove)) == (None, 2)
