@@ -81,7 +81,7 @@ async def test_a_gc_alarm_stays_until_a_cycle_without_one(stack: CoordinatorStac
     (directory / "home.tar.zst").write_bytes(b"an archive")
     metrics = await stack.start(stack.with_settings(coordinator_gc_interval=0.2))
     found = await until_degraded(stack, CheckName.GC)
-    assert "nothing is deleted" in found.checks[CheckName.GC].message
+    assert "Nothing is deleted" in found.checks[CheckName.GC].message
     assert value(metrics, "codehub_gc_alarms_total") >= 1
     await stack.stop()
 

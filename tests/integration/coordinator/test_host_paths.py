@@ -60,9 +60,9 @@ FAULTS = {
     "the homes' disk is not mounted": Fault(goes_away("volumes"), "mounted"),
     "the store's disk is not mounted": Fault(goes_away("archives"), "mounted", then=DesiredState.ARCHIVED),
     "the home is a file": Fault(home_is_a_file, "not a directory"),
-    "the fence is damaged": Fault(fence_is_damaged, "does not hold an epoch"),
+    "the fence is damaged": Fault(fence_is_damaged, "does not contain an epoch"),
     "the archive is damaged": Fault(archive_is_damaged, "archive", at=DesiredState.ARCHIVED),
-    "a file where the container's files belong": Fault(runtime_directory_is_a_file, "cannot be read"),
+    "a file where the container's files belong": Fault(runtime_directory_is_a_file, "is damaged"),
     "the IDE ends at once": Fault(nothing, "no such luck", image="broken"),
 }
 

@@ -45,7 +45,7 @@ def test_the_error_about_an_unusable_certificate_names_its_cause(
         (CertificateFiles(files.chain, junk), "holds no private key"),
         (CertificateFiles(files.key, files.key), "holds no certificate"),
         (CertificateFiles(files.chain, other.key), "is not the key of"),
-        (CertificateFiles(files.chain, encrypt_key(files, directory / "locked")), "asks for a passphrase"),
+        (CertificateFiles(files.chain, encrypt_key(files, directory / "locked")), "needs a passphrase"),
         (expired, "has expired"),
         (wrong_use, "is not one for a server"),
     ):
@@ -77,7 +77,7 @@ def test_the_doctor_checks_names_and_expiry(files: CertificateFiles, directory: 
     assert [finding.level for finding in check_certificate(settings(files))] == [Severity.OK, Severity.OK]
     elsewhere = settings(files, apps_domain="other.example.org:8443")
     names, _ = check_certificate(elsewhere)
-    assert names.level is Severity.WARN and "does not name *.other.example.org:" in names.message
+    assert names.level is Severity.WARN and "does not cover *.other.example.org:" in names.message
     assert check_certificate(settings(files, apps_domain=""))[0].level is Severity.OK
     _, age = check_certificate(settings(issue(directory, "old", names=NAMES, days=13)))
     assert age.level is Severity.WARN and "renew" in age.advice

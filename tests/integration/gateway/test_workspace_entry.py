@@ -380,7 +380,7 @@ async def test_a_visit_that_cannot_be_saved_gets_a_507_with_its_cause(
     origin_mode.facts.wake_error = error
     head, body = await origin_mode.ask(origin_mode.entrance())
     assert status(head) == 507
-    assert b"no disk space left" in body and b"make room" in body
+    assert b"no disk space left" in body and b"free space" in body
 
 
 @pytest.mark.parametrize(
