@@ -37,17 +37,19 @@ run: install ## Install what is missing, then start CodeHub until Ctrl-C
 
 # As root in CI, everything that the tests need is there. A skip would be a defect (tests/skips.py).
 test test-all: export CODEHUB_NO_SKIPS := $(if $(and $(filter true,$(CI)),$(filter 0,$(shell id -u))),1)
+# Each test run of one `make` adds its failures here, and each list of failures shows all so far.
 test test-all: export CODEHUB_REPEAT_FAILED := test-results/repeat-failed
 export CODEHUB_PAUSES := $(PAUSES)
 
 test: install-tests ## Check, and test representatives of every layer, before every push (PAUSES=1: with random pauses)
+	@rm -f $(CODEHUB_REPEAT_FAILED)
 	@scripts/run-in-parallel.sh "$(MAKE) --no-print-directory check test-web" "$(TESTS) tests"
 
 # This loads two cores eightfold: a test of 24 s took 300 s. The timeout only ends tests that hang.
 test-all: export PYTEST_TIMEOUT := 1200
 test-all: export CODEHUB_TEST_ALL := 1
 test-all: install-tests ## Test everything: each layer in full, the soak test, then real servers with random pauses
-	@failed=0; \
+	@rm -f $(CODEHUB_REPEAT_FAILED); failed=0; \
 	scripts/run-in-parallel.sh "$(MAKE) --no-print-directory check test-web" "$(TESTS) --ignore=$(SOAK) tests" || failed=1; \
 	scripts/run-in-parallel.sh "$(PYTEST) $(SOAK)" || failed=1; \
 	CODEHUB_TEST_ALL= CODEHUB_PAUSES=1 scripts/run-in-parallel.sh "$(TESTS) $(call layers,integration chaos docker)" || failed=1; \

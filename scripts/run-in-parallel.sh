@@ -6,7 +6,6 @@ set -uo pipefail
 
 logs=$(mktemp -d)
 repeat=test-results/repeat-failed
-rm -f "$repeat"
 commands=("$@")
 last=$((${#commands[@]} - 1))
 others=()

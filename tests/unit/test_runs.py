@@ -50,6 +50,13 @@ def test_a_run_ends_with_the_times_and_the_commands_that_repeat_its_failures(tmp
     assert command.endswith("test_suite.py::test_bad'")
 
 
+def test_several_runs_list_the_failures_of_all(tmp_path: Path) -> None:
+    repeat = tmp_path / "repeat"
+    for _ in range(2):
+        run_suite(tmp_path, CODEHUB_REPEAT_FAILED=str(repeat))
+    assert len(repeat.read_text().splitlines()) == 2
+
+
 def test_everything_includes_tests_marked_full(tmp_path: Path) -> None:
     done = run_suite(tmp_path, CODEHUB_TEST_ALL="1")
     assert "selection: everything" in done.stdout
