@@ -42,11 +42,11 @@ Handler = Callable[[], Awaitable[Response]]
 
 
 class ListenError(OSError):
-    """The listener cannot bind its address."""
+    """Failure to bind the address of the listener."""
 
 
 class _RequestError(Exception):
-    """An invalid request."""
+    """Invalid request."""
 
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status.phrase)

@@ -51,7 +51,7 @@ def default_tools_dir() -> Path:
 
 
 class SettingsError(Exception):
-    """Invalid setting. The message names it and says what it must be."""
+    """Invalid setting. The message names it and its valid values."""
 
 
 class Settings(BaseSettings):

@@ -8,7 +8,7 @@ import typer
 
 
 class CommandError(Exception):
-    """A command cannot be carried out; the message says why and what to do."""
+    """Failure of a command. The message states the cause and the remedy."""
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ class InstallProgress(Protocol):
 
 
 class InstallError(Exception):
-    """code-server could not be installed; the message says what to do."""
+    """Failure to install code-server. The message states the remedy."""
 
 
 def code_server_command(tools_dir: Path) -> Path | None:

@@ -25,7 +25,7 @@ NO_ADMIN: Final = (
 
 
 class RequirementError(CommandError):
-    """A requirement is not met. `advice` says what to do about it."""
+    """Unmet requirement. `advice` states the remedy."""
 
     def __init__(self, message: str, advice: str) -> None:
         super().__init__(f"{message}: {advice}")

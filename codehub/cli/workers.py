@@ -23,7 +23,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class WorkersError(Exception):
-    """The workers died one after the other while they started."""
+    """Repeated death of workers while they start."""
 
 
 def run_workers(count: int, work: Callable[[int], None], heartbeats: Heartbeats | None = None) -> None:

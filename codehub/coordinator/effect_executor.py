@@ -43,7 +43,7 @@ _ARCHIVE_RESERVE_DIVISOR = 4
 
 
 class EffectFailed(Exception):  # noqa: N818 - a fact, not a fault
-    """An effect could not be carried out, with the reason."""
+    """Failure of an effect, with its reason."""
 
     def __init__(self, reason: ErrorReason, message: str) -> None:
         super().__init__(message)
@@ -51,15 +51,15 @@ class EffectFailed(Exception):  # noqa: N818 - a fact, not a fault
 
 
 class EffectDeferred(Exception):  # noqa: N818 - a fact, not a fault
-    """An effect was not carried out, because the observation is outdated. Observe again."""
+    """Postponement of an effect, because the observation is outdated."""
 
 
 class EffectQueued(EffectDeferred):
-    """An effect waits behind others. The time that it waits counts as progress."""
+    """Postponement of an effect that waits behind others. The time that it waits counts as progress."""
 
 
 class DiskSpaceShortage(EffectQueued):
-    """The disk is below its reserve. The workspace shows its owner what the operation waits for."""
+    """Postponement of an effect while the disk is below its reserve. The owner sees what it waits for."""
 
 
 @dataclass(frozen=True)

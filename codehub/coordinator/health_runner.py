@@ -21,7 +21,7 @@ Probe = Callable[[], Awaitable[str]]
 
 
 class CheckFailed(Exception):  # noqa: N818 - a fact, not a fault
-    """A check found something wrong."""
+    """Negative result of a check."""
 
 
 class HealthRunner:

@@ -24,7 +24,7 @@ class Installation:
 
 
 class UidBaseMismatch(Exception):  # noqa: N818 - a fact, not a fault
-    """WORKSPACE_UID_BASE differs from the Unix users that files in homes and archives belong to."""
+    """Conflict of WORKSPACE_UID_BASE with the Unix users that own files in homes and archives."""
 
 
 async def ensure(engine: AsyncEngine, new_id: str, uid_base: int) -> Installation:

@@ -113,11 +113,11 @@ KEEP_ARCHIVES = "UPDATE archives SET kept_until = $2 WHERE workspace_id = $1"
 
 
 class VersionConflict(Exception):  # noqa: N818 - a fact, not a fault
-    """The row has changed since the decision was made."""
+    """Conflict with a change of the row since the decision was made."""
 
 
 class RowLocked(Exception):  # noqa: N818 - a fact, not a fault
-    """Another transaction has kept a row locked for longer than the leader may wait."""
+    """Row lock that another transaction has held for longer than the leader may wait."""
 
     def __init__(self) -> None:
         super().__init__("another transaction keeps a row locked; trying again later")

@@ -33,7 +33,7 @@ advisory lock. One that was stopped in the middle of a statement would block eve
 
 
 class StaleLeader(Exception):  # noqa: N818 - a fact, not a fault
-    """Another coordinator leads: this one may not write."""
+    """Rejection of a write, because another coordinator leads."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ Row: TypeAlias = "RowMapping | asyncpg.Record"
 
 
 class CorruptRow(Exception):  # noqa: N818 - a fact about a row
-    """A row holds a value that this version of CodeHub does not know."""
+    """Row with a value that this version of CodeHub does not support."""
 
 
 def to_workspace(row: Row) -> Workspace:

@@ -12,7 +12,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class SchemaError(Exception):
-    """The database's schema does not fit this version of CodeHub."""
+    """Mismatch of the database's schema with this version of CodeHub."""
 
 
 def known_revisions() -> list[str]:

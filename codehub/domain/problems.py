@@ -2,84 +2,97 @@
 
 
 class Problem(Exception):  # noqa: N818 - as in RFC 9457, problem details
-    """The request cannot be fulfilled."""
+    """Base of the errors with a code of the API, a status and a message for people."""
 
+    default_message = "The request cannot be fulfilled."
     code = "VALIDATION_ERROR"
     status = 422
 
     def __init__(self, message: str | None = None, *, retry_after: int | None = None) -> None:
-        self.message = message or (type(self).__doc__ or "").strip()
+        self.message = message or self.default_message
         self.retry_after = retry_after
         super().__init__(self.message)
 
 
 class Unauthorized(Problem):
-    """Sign in first."""
+    """Request without a valid session or password."""
 
+    default_message = "Sign in first."
     code, status = "UNAUTHORIZED", 401
 
 
 class Forbidden(Problem):
-    """You are not allowed to do this."""
+    """Request that the role of its sender does not permit."""
 
+    default_message = "You are not allowed to do this."
     code, status = "FORBIDDEN", 403
 
 
 class WorkspaceNotFound(Problem):
-    """There is no such workspace."""
+    """Request for a workspace that does not exist, or that its sender may not see."""
 
+    default_message = "There is no such workspace."
     code, status = "WORKSPACE_NOT_FOUND", 404
 
 
 class NotFound(Problem):
-    """There is nothing here."""
+    """Request for a path that does not exist."""
 
+    default_message = "There is nothing here."
     code, status = "NOT_FOUND", 404
 
 
 class OperationInProgress(Problem):
-    """Another step is under way for this workspace. Wait until it ends, or cancel it."""
+    """Conflict with an operation under way."""
 
+    default_message = "Another step is under way for this workspace. Wait until it ends, or cancel it."
     code, status = "OPERATION_IN_PROGRESS", 409
 
 
 class InvalidState(Problem):
-    """The workspace is not in a state that allows this."""
+    """Conflict with the state of the workspace."""
 
+    default_message = "The workspace is not in a state that allows this."
     code, status = "INVALID_STATE", 409
 
 
 class ValidationFailed(Problem):
-    """The request is not valid."""
+    """Invalid request."""
 
+    default_message = "The request is not valid."
     code, status = "VALIDATION_ERROR", 422
 
 
 class RunningLimitExceeded(Problem):
-    """Too many workspaces are running. Stop one first."""
+    """Excess of the limit on running workspaces."""
 
+    default_message = "Too many workspaces are running. Stop one first."
     code, status = "RUNNING_LIMIT_EXCEEDED", 429
 
 
 class WorkspaceLimitExceeded(Problem):
-    """You have too many workspaces. Delete one first."""
+    """Excess of the limit on workspaces of a user."""
 
+    default_message = "You have too many workspaces. Delete one first."
     code, status = "WORKSPACE_LIMIT_EXCEEDED", 429
 
 
 class ArchiveLimitExceeded(Problem):
-    """Your archives take too much space. Delete workspaces that you no longer need."""
+    """Excess of the limit on the size of a user's archives."""
 
+    default_message = "Your archives take too much space. Delete workspaces that you no longer need."
     code, status = "ARCHIVE_LIMIT_EXCEEDED", 429
 
 
 class InsufficientStorage(Problem):
-    """There is no disk space left for this."""
+    """Lack of disk space for a request."""
 
+    default_message = "There is no disk space left for this."
     code, status = "INSUFFICIENT_STORAGE", 507
 
 
 class TooManyRequests(Problem):
-    """Too many attempts. Try again later."""
+    """Excess of a rate limit."""
 
+    default_message = "Too many attempts. Try again later."
     code, status = "TOO_MANY_REQUESTS", 429

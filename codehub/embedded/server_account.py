@@ -12,7 +12,7 @@ SYSTEM_USER = "codehub"
 
 
 class EmbeddedError(Exception):
-    """An embedded server cannot run; the message says why and what to do."""
+    """Failure of an embedded server to run. The message states the cause and the remedy."""
 
 
 @dataclass(frozen=True)

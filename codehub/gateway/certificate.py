@@ -17,7 +17,7 @@ _NOT_YET_VALID: Final = 9
 
 
 class CertificateError(Exception):
-    """The certificate cannot be served; the message names the file and says why."""
+    """Certificate that cannot be served. The message names the file and the cause."""
 
 
 @dataclass(frozen=True)

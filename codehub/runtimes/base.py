@@ -35,7 +35,7 @@ class WorkloadSpec:
 
 
 class RuntimeFailure(Exception):  # noqa: N818 - a fact, not a fault
-    """The runtime could not carry out a request."""
+    """Failure of the runtime to carry out a request."""
 
     def __init__(self, reason: ErrorReason, message: str) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class RuntimeFailure(Exception):  # noqa: N818 - a fact, not a fault
 
 
 class RuntimeUnobservable(Exception):  # noqa: N818 - a fact, not a fault
-    """The runtime could not observe its containers.
+    """Failure of the runtime to observe its containers.
 
     The last observation still stands: no container may be taken for deleted.
     """

@@ -7,41 +7,48 @@ from codehub.domain.states import ErrorReason
 
 
 class StorageProblem(Exception):  # noqa: N818 - the names of the specification
-    """The home could not be handled."""
+    """Base of the failures of storage operations."""
 
+    default_message = "The home could not be handled."
     reason = ErrorReason.ActionFailed
     transient = False
     """Whether a retry may succeed."""
 
     def __init__(self, message: str | None = None) -> None:
-        self.message = message or (type(self).__doc__ or "").strip()
+        self.message = message or self.default_message
         super().__init__(self.message)
 
 
 class Unobservable(StorageProblem):
-    """The disk or the archive store cannot be read; its content is unknown, not gone."""
+    """Failure to read the disk or the store. Its content is unknown, not gone."""
 
+    default_message = "The disk or the archive store cannot be read; its content is unknown, not gone."
     reason = ErrorReason.Unreachable
     transient = True
 
 
 class StoreTrouble(StorageProblem):
-    """A request to the archive store failed."""
+    """Failure of a request to the archive store."""
 
+    default_message = "A request to the archive store failed."
     reason = ErrorReason.Unreachable
     transient = True
 
 
 class InvalidKey(StorageProblem):
-    """This is not a key of a home or an archive."""
+    """Key that belongs to neither a home nor an archive."""
+
+    default_message = "This is not a key of a home or an archive."
 
 
 class VolumeBusy(StorageProblem):
-    """A storage job is working on this home."""
+    """Conflict with a storage job that works on the home."""
+
+    default_message = "A storage job is working on this home."
 
 
 class StaleEpoch(StorageProblem):
-    """A newer leader has taken over this home."""
+    """Rejection of a leader by a home that a newer leader has fenced."""
 
     def __init__(self, epoch: int, newest: int) -> None:
         super().__init__(f"epoch {epoch} is over: epoch {newest} has already worked on this home")
@@ -49,7 +56,9 @@ class StaleEpoch(StorageProblem):
 
 
 class GenerationMismatch(StorageProblem):
-    """The home on the disk is of another generation than the expected one."""
+    """Conflict of a home's generation with the expected one."""
+
+    default_message = "The home on the disk is of another generation than the expected one."
 
     @classmethod
     def found(cls, generation: Generation) -> "GenerationMismatch":
@@ -60,35 +69,47 @@ class GenerationMismatch(StorageProblem):
 
 
 class NoSpace(StorageProblem):
-    """The disk is full."""
+    """Lack of space on the disk."""
+
+    default_message = "The disk is full."
 
 
 class CannotArchive(StorageProblem):
-    """The home cannot be put into an archive completely."""
+    """Home whose content an archive cannot hold completely."""
+
+    default_message = "The home cannot be put into an archive completely."
 
 
 class HomeChanged(StorageProblem):
-    """The home has changed since it was archived."""
+    """Conflict with a change of the home since it was archived."""
+
+    default_message = "The home has changed since it was archived."
 
 
 class ArchiveMissing(StorageProblem):
-    """The archive is not in the store."""
+    """Absence of an archive from the store."""
 
+    default_message = "The archive is not in the store."
     reason = ErrorReason.DataLost
 
 
 class CorruptedArchive(StorageProblem):
-    """The archive is not what was originally written."""
+    """Archive that differs from the one originally written."""
 
+    default_message = "The archive is not what was originally written."
     reason = ErrorReason.ArchiveCorrupted
 
 
 class JobIsRunning(StorageProblem):
-    """The job is still running."""
+    """Conflict with a job that still runs."""
+
+    default_message = "The job is still running."
 
 
 class TooManyArchives(StorageProblem):
-    """As many archives as allowed are being made."""
+    """Excess of the number of archives made at once."""
+
+    default_message = "As many archives as allowed are being made."
 
 
 def reports_full_disk(text: str) -> bool:

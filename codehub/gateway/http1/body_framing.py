@@ -19,7 +19,7 @@ _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n")
 
 
 class FramingError(Exception):
-    """The body violates its framing."""
+    """Body that violates its framing."""
 
 
 class Body(Protocol):

@@ -27,7 +27,7 @@ _ONCE: Final = frozenset(
 
 
 class BadRequestError(Exception):
-    """A request that two implementations could read in two ways; it is not relayed."""
+    """Request that two implementations could interpret differently. It is not relayed."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)

@@ -41,7 +41,7 @@ _RELEVANT_LINE = re.compile(
 
 
 class BadResponseError(Exception):
-    """The upstream's response is not HTTP that can be relayed."""
+    """Response of the upstream that is not HTTP that can be relayed."""
 
 
 class ResponseHead:

@@ -26,15 +26,15 @@ _NO_CONNECTION = 900
 
 
 class EngineUnavailable(Exception):  # noqa: N818 - a fact, not a fault
-    """The engine did not answer, or answered with a server error."""
+    """Engine that does not answer, or answers with a server error."""
 
 
 class EngineServerError(EngineUnavailable):
-    """The engine, or a service that it called for us, answered with an error (5xx)."""
+    """Server error (5xx) of the engine, or of a service that it called."""
 
 
 class EngineRefusal(Exception):  # noqa: N818 - a fact, not a fault
-    """The engine rejected the request."""
+    """Rejection of a request by the engine."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -29,7 +29,7 @@ _REFUSALS = (errno.EINVAL, errno.ERANGE)
 
 
 class LimitRejected(OSError):  # noqa: N818 - a fact, not a fault
-    """The kernel rejects the value of a cap."""
+    """Rejection of a cap's value by the kernel."""
 
 
 def create(groups: GroupSettings) -> None:

@@ -30,7 +30,7 @@ class Isolation(StrEnum):
 
 
 class StaleProcessesAlive(Exception):  # noqa: N818 - a fact, not a fault
-    """Processes of the workspace survive SIGKILL."""
+    """Survival of the workspace's processes after SIGKILL."""
 
 
 def kill_stale_processes(

@@ -41,11 +41,11 @@ _ENTRIES_AT_ONCE = 10_000
 
 
 class StateCorrupted(Exception):  # noqa: N818 - a fact, not a fault
-    """state.json cannot be read."""
+    """Unreadable state.json."""
 
 
 class DirectoryGone(Exception):  # noqa: N818 - a fact, not a fault
-    """The directory was removed while this process waited for its lock."""
+    """Removal of the directory while this process waited for its lock."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class UnfinishedUpload:
 
 
 class RequestRejected(StoreTrouble):
-    """The service responded with an error that a retry does not fix."""
+    """Rejection of a request by the service, which a retry does not fix."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

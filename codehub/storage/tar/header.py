@@ -48,7 +48,7 @@ _SPARSE_KEYS = frozenset(b"GNU.sparse." + key for key in (b"major", b"minor", b"
 
 
 class UnsupportedTar(CorruptedArchive):
-    """The tar stream contains something that no archive of CodeHub contains."""
+    """Content of a tar stream that no archive of CodeHub contains."""
 
 
 class Attribute(NamedTuple):

@@ -237,7 +237,7 @@ def test_each_problem_has_a_code_and_a_message() -> None:
     found = {kind.code: kind for kind in Problem.__subclasses__()}
     assert {code: kind.status for code, kind in found.items()} == CODES
     for kind in found.values():
-        assert kind().message == (kind.__doc__ or "").strip()
+        assert kind().message == kind.default_message != ""
         assert kind("Another message.", retry_after=3).message == "Another message."
         assert kind(retry_after=3).retry_after == 3
     assert issubclass(problems.WorkspaceNotFound, Problem)
