@@ -10,7 +10,7 @@ from pathlib import Path
 
 from codehub.cli.findings import Finding, fail, ok, warn
 from codehub.cli.ide import CODE_SERVER_VERSION
-from codehub.domain.disk import is_near, shortages
+from codehub.domain.disk import is_below_multiple, shortages
 from codehub.settings import Settings
 from codehub.storage.volumes.free_space import free_space
 from codehub.storage.volumes.quota import QuotaState, quota_state
@@ -103,7 +103,7 @@ def _disk(settings: Settings) -> list[Finding]:
     if shortages(free, reserve):
         message = f"{message}: starts and restores wait, and the largest running workspaces are stopped"
         return [fail("disk", message, "free some space, or move the data (docs/disk.md)")]
-    if is_near(3, free, reserve):
+    if is_below_multiple(3, free, reserve):
         return [warn("disk", message, "free some space: starts and restores will soon have to wait")]
     return [ok("disk", message)]
 

@@ -111,7 +111,7 @@ def check_users(settings: Settings) -> list[Finding]:
 
 
 def _is_low(port: int) -> bool:
-    """Whether a process needs a capability to listen on the port."""
+    """Return whether a process needs a capability to listen on the port."""
     try:
         return port < int(_UNPRIVILEGED_PORTS.read_text())
     except OSError:

@@ -24,8 +24,8 @@ from codehub.domain.disk import (
     Shortage,
     amount_text,
     choose_disk_actions,
-    is_calm,
-    is_near,
+    is_below_multiple,
+    is_shortage_over,
     shortages,
 )
 from codehub.domain.states import Phase
@@ -92,7 +92,7 @@ class DiskWatchdog:
             return
         now = self._clock()
         self._record_free_space(now, free)
-        self.is_near = is_near(NEAR, free, self._reserve)
+        self.is_near = is_below_multiple(NEAR, free, self._reserve)
         if not self.is_near and not self._has_notices and not self._is_display_due(now):
             return
         homes = await self._database.homes()
@@ -199,13 +199,13 @@ class DiskWatchdog:
 
     async def _clear_notices(self, homes: Iterable[LiveHome], free: FreeSpace) -> None:
         """Clear warnings once the shortage is over, and reasons of a stop once the workspace runs again."""
-        calm = is_calm(free, self._reserve)
+        is_over = is_shortage_over(free, self._reserve)
         noticed = [home for home in homes if home.record is not None and home.record.notice is not None]
         self._has_notices = bool(noticed)
         over = [
             home.workspace_id
             for home in noticed
-            if home.has_run_again or (calm and home.record is not None and home.record.stopped_at is None)
+            if home.has_run_again or (is_over and home.record is not None and home.record.stopped_at is None)
         ]
         if over:
             await self._database.clear_notices(over)

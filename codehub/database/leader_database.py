@@ -63,7 +63,7 @@ ARCHIVE_KEYS = """
     SELECT id, archive_key, (conditions -> 'storage.archive_ready' ->> 'status') = 'True' AS ready
     FROM workspaces WHERE purged_at IS NULL AND archive_key IS NOT NULL
 """
-"""For the hourly audit of archives."""
+"""For the hourly comparison of archives with the store."""
 
 WITH_UPSTREAM = "SELECT id FROM workspaces WHERE purged_at IS NULL AND upstream IS NOT NULL"
 

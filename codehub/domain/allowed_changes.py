@@ -40,7 +40,7 @@ def check_idle(workspace: Workspace) -> None:
         )
 
 
-def in_error(workspace: Workspace) -> bool:
+def is_in_error(workspace: Workspace) -> bool:
     return workspace.phase is Phase.ERROR or is_terminal(workspace.error_reason)
 
 
@@ -57,13 +57,13 @@ def check_desired_state(workspace: Workspace, desired: DesiredState) -> bool:
     check_idle(workspace)
     if workspace.request is not None:
         raise OperationInProgress("A recovery of this workspace is about to begin. Try again in a moment.")
-    if in_error(workspace):
+    if is_in_error(workspace):
         raise InvalidState("This workspace is in ERROR. Recover it first.")
     return True
 
 
 def may_stop_for_disk(workspace: Workspace) -> bool:
-    """Whether the disk watchdog may stop it: it runs, and no operation or request is under way."""
+    """Return whether the disk watchdog may stop it: it runs, and no operation or request is under way."""
     runs = workspace.phase is Phase.RUNNING and workspace.desired_state is DesiredState.RUNNING
     idle = workspace.operation is Operation.NONE and workspace.request is None
     return runs and idle and workspace.deleted_at is None
@@ -99,7 +99,7 @@ def check_undelete(workspace: Workspace) -> DesiredState:
 def check_recover(workspace: Workspace, source: RecoverSource | None, archive_op_id: str | None) -> None:
     check_alive(workspace)
     check_idle(workspace)
-    if not in_error(workspace):
+    if not is_in_error(workspace):
         raise InvalidState("This workspace is not in ERROR: there is nothing to recover.")
     if workspace.request is not None:
         raise OperationInProgress("A recovery was already requested.")
@@ -120,7 +120,7 @@ def check_recover(workspace: Workspace, source: RecoverSource | None, archive_op
 def recovery_options(workspace: Workspace) -> tuple[RecoveryOption, ...]:
     """Return the owner's options to recover from ERROR; none while a recovery is under way."""
     busy = workspace.operation is not Operation.NONE or workspace.request is not None
-    if workspace.deleted_at is not None or busy or not in_error(workspace):
+    if workspace.deleted_at is not None or busy or not is_in_error(workspace):
         return ()
     if holds(workspace.conditions, ConditionName.VOLUME_READY):
         return (RecoveryOption.HOME if workspace.error_reason in _LOSSES else RecoveryOption.LOOK_AGAIN,)
@@ -130,7 +130,7 @@ def recovery_options(workspace: Workspace) -> tuple[RecoveryOption, ...]:
 
 
 def home_is_lost(workspace: Workspace) -> bool:
-    """Whether a recovery needs a choice of what to restore."""
+    """Return whether a recovery needs a choice of what to restore."""
     if workspace.error_reason not in _LOSSES:
         return False
     expected = ConditionName.VOLUME_READY if workspace.home_ctx else ConditionName.ARCHIVE_READY
@@ -148,7 +148,7 @@ def check_cancel(workspace: Workspace) -> None:
 
 
 def archive_committed(workspace: Workspace) -> bool:
-    """Whether the archive of the current claim is already the workspace's archive."""
+    """Return whether the archive of the current claim is already the workspace's archive."""
     if workspace.archive_key is None or workspace.archive_op_id is None:
         return False
     return workspace.archive_key == archive_key(workspace.id, workspace.archive_op_id)

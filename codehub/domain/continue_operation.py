@@ -1,4 +1,4 @@
-"""The decision for an operation under way: done, failed, cancelled, waiting, or its next effect."""
+"""Decision for an operation under way: done, failed, cancelled, waiting, or its next effect."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -46,7 +46,7 @@ def continue_operation(workspace: Workspace, observation: Observation, context: 
     if is_done(moved, observation):
         return _remove_earlier_container(moved, observation) or _finish_after_job(moved, observation, context)
     if _is_cancelled(moved):
-        return _cancel(moved, observation)
+        return _cancel_operation(moved, observation)
     if is_timed_out(moved, context):
         return _time_out(moved, observation, context)
     if waits_for_retry(moved.next_retry_at, context.rules.retry, context.now):
@@ -63,7 +63,7 @@ def _restart_timeout(workspace: Workspace, context: Context) -> Decision:
 
 
 def _record_loss(workspace: Workspace, loss: Failure, observation: Observation, context: Context) -> Decision:
-    """Record the loss, and an archive that was completed before it: the owner may choose it."""
+    """Record the loss. Also record an archive completed before it, which the owner may choose."""
     complete = (
         observation.archive
         if archive_seen(workspace, observation) and isinstance(observation.archive, ArchiveFact)
@@ -73,7 +73,7 @@ def _record_loss(workspace: Workspace, loss: Failure, observation: Observation, 
 
 
 def is_done(workspace: Workspace, observation: Observation) -> bool:
-    """Whether the observation shows that the operation has reached its goal."""
+    """Return whether the observation shows that the operation has reached its goal."""
     conditions = workspace.conditions
     match workspace.operation:
         case Operation.PROVISIONING | Operation.RESTORING:
@@ -100,7 +100,7 @@ def is_done(workspace: Workspace, observation: Observation) -> bool:
 
 
 def is_timed_out(workspace: Workspace, context: Context) -> bool:
-    """Whether the operation has made no progress for its timeout. A large home may take longer."""
+    """Return whether the operation has made no progress for its timeout. A large home may take longer."""
     assert workspace.op_started_at is not None
     since = max(workspace.op_started_at, workspace.progress_at or workspace.op_started_at)
     return context.now - since > context.rules.timeouts[workspace.operation]
@@ -139,11 +139,11 @@ def _finish_after_job(workspace: Workspace, observation: Observation, context: C
     if running_job_id(workspace, observation) is not None and not is_timed_out(workspace, context):
         return Decision(f"{workspace.operation} is done. Its job is ending.", workspace)
     return end_after_job(
-        workspace, observation, lambda: _finish(workspace, observation, context), "it does not end"
+        workspace, observation, lambda: _finish_operation(workspace, observation, context), "it does not end"
     )
 
 
-def _finish(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+def _finish_operation(workspace: Workspace, observation: Observation, context: Context) -> Decision:
     operation = workspace.operation
     after = _clear_errors(without_operation(workspace), operation, context.now)
     if operation in (Operation.PROVISIONING, Operation.RESTORING):
@@ -166,7 +166,7 @@ def _finish(workspace: Workspace, observation: Observation, context: Context) ->
 def _clear_errors(workspace: Workspace, operation: Operation, now: datetime) -> Workspace:
     """Clear the errors.
 
-    Those of a start stay until it has lasted, terminal ones until a recovery.
+    Errors of a start stay until the IDE has run for a while. Terminal errors stay until a recovery.
     """
     if operation is Operation.STARTING:
         return replace(without_waiting_message(workspace), started_at=now, next_retry_at=None)
@@ -177,7 +177,7 @@ def _is_cancelled(workspace: Workspace) -> bool:
     return workspace.request is not None and workspace.request.kind is RequestKind.CANCEL
 
 
-def _cancel(workspace: Workspace, observation: Observation) -> Decision:
+def _cancel_operation(workspace: Workspace, observation: Observation) -> Decision:
     """Stop what was begun and keep the workspace at its level, if the operation can be cancelled."""
     allowed = workspace.operation in CANCELLABLE and workspace.deleted_at is None
     if not allowed or (workspace.operation is Operation.ARCHIVING and archive_committed(workspace)):

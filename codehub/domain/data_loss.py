@@ -8,7 +8,7 @@ from codehub.domain.workspace import Workspace
 
 _LOST_HOME = (
     "The home directory is missing, and CodeHub did not remove it. "
-    "If its disk is not mounted, mount it: once CodeHub finds the home, you can recover with it. "
+    "If its disk is not mounted, mount it, then recover with the home. "
     "Otherwise recover from an archive, or with an empty home."
 )
 
@@ -32,7 +32,8 @@ def archive_loss(workspace: Workspace) -> Failure | None:
     ):
         return None
     message = (
-        f"The archive {workspace.archive_key} is not in the store. If the store was moved, bring it back "
-        "and recover. Otherwise recover from another archive, or with an empty home."
+        f"The archive {workspace.archive_key} is not in the store. If the store was moved, restore "
+        "its location, then recover the workspace. Otherwise recover from another archive, or with an "
+        "empty home."
     )
     return Failure(ErrorReason.DataLost, message)

@@ -82,7 +82,7 @@ class Decision:
     consume: bool = False
 
     def writes(self, before: Workspace) -> bool:
-        """Whether there is anything to save."""
+        """Return whether there is anything to save."""
         return self.changes_request or self.event is not None or bool(changed_columns(before, self.after))
 
     @property
@@ -131,11 +131,11 @@ def without_operation(workspace: Workspace) -> Workspace:
         op_started_at=None,
         progress=None,
         progress_at=None,
-        home_ctx=_made_home(workspace) or workspace.home_ctx,
+        home_ctx=_generation_made_by_operation(workspace) or workspace.home_ctx,
     )
 
 
-def _made_home(workspace: Workspace) -> Generation | None:
+def _generation_made_by_operation(workspace: Workspace) -> Generation | None:
     makes_home = workspace.operation in (Operation.PROVISIONING, Operation.RESTORING)
     exists = holds(workspace.conditions, ConditionName.VOLUME_READY)
     if not makes_home or not exists or workspace.op_id is None:
@@ -197,7 +197,7 @@ def _record_failure_in_error(workspace: Workspace, failure: Failure, context: Co
 
 
 def _has_removed_home(workspace: Workspace) -> bool:
-    """Whether CodeHub has removed the volume after its archive was committed.
+    """Return whether CodeHub has removed the volume after its archive was committed.
 
     It must not count as lost.
     """

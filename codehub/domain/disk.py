@@ -11,7 +11,7 @@ URGENT = 4
 """Below this fraction of the reserve, space freed by archiving comes too late."""
 SMALL = 8
 """A home of less than this fraction of the reserve is never stopped."""
-CALM = 1.25
+SHORTAGE_OVER = 1.25
 """Warnings end when this multiple of the reserve is free, so that they do not flap."""
 START_WAITS = timedelta(minutes=10)
 """Longest time that a start or restore waits for space. Meanwhile its home is not archived."""
@@ -190,7 +190,7 @@ def choose_disk_actions(
     """Return which running workspaces to warn and to stop now, the largest first."""
     if disk.free >= rules.reserve:
         return DiskActions()
-    share = share_of(disk, [home.size for home in homes], rules)
+    share = size_limit_under_shortage(disk, [home.size for home in homes], rules)
     above = sorted((home for home in homes if home.size > share), key=_largest_first)
     grace = grace_of(disk, rules)
     due = [home for home in above if home.warned_at is not None and now - home.warned_at >= grace]
@@ -202,8 +202,8 @@ def choose_disk_actions(
     )
 
 
-def share_of(disk: DiskState, sizes: Sequence[int], rules: DiskRules) -> int:
-    """Return the size up to which a running home is left alone."""
+def size_limit_under_shortage(disk: DiskState, sizes: Sequence[int], rules: DiskRules) -> int:
+    """Return the size up to which a running home is neither warned nor stopped."""
     missing = rules.reserve - disk.free
     if not is_urgent(disk, rules):
         missing -= disk.expected
@@ -244,13 +244,13 @@ def shortages(free: FreeSpace, reserve: Reserve) -> tuple[Shortage, ...]:
     )
 
 
-def is_calm(free: FreeSpace, reserve: Reserve) -> bool:
-    """Whether there is enough free space to end the warnings."""
-    return _is_free(CALM, free, reserve)
+def is_shortage_over(free: FreeSpace, reserve: Reserve) -> bool:
+    """Return whether there is enough free space to end the warnings."""
+    return _is_free(SHORTAGE_OVER, free, reserve)
 
 
-def is_near(multiple: float, free: FreeSpace, reserve: Reserve) -> bool:
-    """Whether less than this multiple of a reserve is free."""
+def is_below_multiple(multiple: float, free: FreeSpace, reserve: Reserve) -> bool:
+    """Return whether less than this multiple of a reserve is free."""
     return not _is_free(multiple, free, reserve)
 
 

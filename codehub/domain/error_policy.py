@@ -78,7 +78,7 @@ def retry_delay(count: int, policy: RetryPolicy, jitter: float) -> timedelta:
 
 
 def waits_for_retry(next_retry_at: datetime | None, policy: RetryPolicy, now: datetime) -> bool:
-    """Whether the time of the next retry is still to come.
+    """Return whether the time of the next retry is still to come.
 
     A time further ahead than the longest pause counts as due: the clock was set back since.
     """

@@ -42,20 +42,20 @@ def next_effect(workspace: Workspace, observation: Observation, context: Context
     op_id = workspace.op_id or ""
     match workspace.operation:
         case Operation.PROVISIONING | Operation.RESTORING if container_exists(workspace):
-            return _act(workspace, DeleteContainer(), "Removing a container that has no home.")
+            return _decide_effect(workspace, DeleteContainer(), "Removing a container that has no home.")
         case Operation.PROVISIONING:
-            return _act(workspace, Provision(Generation(op_id, None)), "Creating an empty home.")
+            return _decide_effect(workspace, Provision(Generation(op_id, None)), "Creating an empty home.")
         case Operation.STARTING:
             return _start_ide(workspace, observation, context)
         case Operation.STOPPING | Operation.DELETING:
             if container_exists(workspace):
-                return _act(workspace, DeleteContainer(), "Stopping the container.")
+                return _decide_effect(workspace, DeleteContainer(), "Stopping the container.")
             return Decision(f"{workspace.operation} waits for the next observation.", workspace)
         case Operation.RESTORING:
             return _restore_home(workspace, observation, context)
         case Operation.CREATE_EMPTY_ARCHIVE:
             empty = ArchiveEmpty(current_job_id(workspace), workspace.archive_op_id or "")
-            return _commit_archive_or(workspace, observation, empty, context)
+            return _commit_archive_or_run_effect(workspace, observation, empty, context)
         case _:
             return _archive_home(workspace, observation, context)
 
@@ -65,14 +65,14 @@ def container_exists(workspace: Workspace) -> bool:
 
 
 def archive_seen(workspace: Workspace, observation: Observation) -> bool:
-    """Whether this observation shows the complete archive of the current claim."""
+    """Return whether this observation shows the complete archive of the current claim."""
     return (
         isinstance(observation.archive, ArchiveFact)
         and observation.archive.archive_op_id == workspace.archive_op_id
     )
 
 
-def _act(workspace: Workspace, effect: Effect, sentence: str) -> Decision:
+def _decide_effect(workspace: Workspace, effect: Effect, sentence: str) -> Decision:
     return Decision(sentence, workspace, effect=effect)
 
 
@@ -92,7 +92,7 @@ def _start_ide(workspace: Workspace, observation: Observation, context: Context)
         if container.op_id == attempt:
             message = container.message or "The IDE ended right after its start."
             return record_failure(workspace, Failure(ErrorReason.ActionFailed, message), context)
-    return _act(workspace, StartContainer(attempt, workspace.home_ctx), "Starting the IDE.")
+    return _decide_effect(workspace, StartContainer(attempt, workspace.home_ctx), "Starting the IDE.")
 
 
 def _restore_home(workspace: Workspace, observation: Observation, context: Context) -> Decision:
@@ -123,7 +123,7 @@ def _archive_home(workspace: Workspace, observation: Observation, context: Conte
         )
     if not archive_committed(workspace):
         effect = ArchiveHome(current_job_id(workspace), workspace.home_ctx, workspace.archive_op_id or "")
-        return _commit_archive_or(workspace, observation, effect, context)
+        return _commit_archive_or_run_effect(workspace, observation, effect, context)
     if not archive_seen(workspace, observation) or isinstance(observation.volume, Unknown):
         return Decision("The volume stays until it and its archive can be checked.", workspace)
     if observation.deletion is not None and observation.deletion.outdated:
@@ -139,7 +139,7 @@ def _stop_container_before_archive(workspace: Workspace, observation: Observatio
     """
     begun = observation.job is not None or archive_committed(workspace)
     if not begun or not isinstance(observation.volume, VolumeFact):
-        return _act(
+        return _decide_effect(
             workspace, DeleteContainer(), "A container is still there: stopping it before the archive."
         )
     sentence = "A container appeared while the home was being archived. The archive will be made again."
@@ -157,7 +157,7 @@ def _fail_and_archive_again(workspace: Workspace, message: str, context: Context
     return replace(decision, after=without_operation(decision.after))
 
 
-def _commit_archive_or(
+def _commit_archive_or_run_effect(
     workspace: Workspace, observation: Observation, effect: Effect, context: Context
 ) -> Decision:
     """Commit the archive once it is complete and its job has ended.

@@ -50,7 +50,7 @@ def expected_generation(workspace: Workspace) -> str | None:
 
 
 def removes_volume(workspace: Workspace) -> bool:
-    """Whether an operation with a committed archive removes the home.
+    """Return whether an operation with a committed archive removes the home.
 
     Only then may it disappear.
     """
@@ -58,7 +58,7 @@ def removes_volume(workspace: Workspace) -> bool:
 
 
 def is_home_lost(workspace: Workspace) -> bool:
-    """Whether the home existed, two observations did not find it, and CodeHub does not remove it."""
+    """Return whether the home existed, two observations did not find it, and CodeHub does not remove it."""
     volume = workspace.conditions[ConditionName.VOLUME_READY]
     expected = workspace.home_ctx is not None and not removes_volume(workspace)
     return expected and not volume.status and volume.reason != "Unobservable"
@@ -114,7 +114,7 @@ def _archive_ready(workspace: Workspace, observation: Observation, now: datetime
 
 
 def _is_fresh(workspace: Workspace, observation: Observation, now: datetime) -> bool:
-    """Whether this observation is newer than the one that showed the last change.
+    """Return whether this observation is newer than the one that showed the last change.
 
     A last change in the future dates from before the clock was set back.
     """

@@ -34,7 +34,7 @@ def why_left_alone(workspace: Workspace, own: Backends) -> str | None:
     if workspace.storage_backend != own.storage:
         return (
             f"The home of this workspace is on {workspace.storage_backend} storage, but CodeHub now uses "
-            f"{own.storage}. It stays as it is until an administrator changes that back."
+            f"{own.storage}. It stays as it is until CodeHub uses {workspace.storage_backend} storage again."
         )
     return None
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 _REST: Final = r"(?:/[^\s'\",;:)\]]*)?"
-"""What follows a root. A path ends at a space: the rest names nothing of the host."""
+"""Pattern of the path after a root. A path ends at a space."""
 _HOME = re.compile(r".*/users/[^/]+/workspaces/[^/]+/home(?=/|$)")
 
 

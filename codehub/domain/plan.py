@@ -64,7 +64,10 @@ def next_operation(workspace: Workspace) -> Operation:
 
 
 def _next_from_standby(workspace: Workspace, desired: DesiredState, container: bool) -> Operation:
-    """A home whose archive was waived stays until the workspace is purged (ADR 0025)."""
+    """Return the next operation from STANDBY.
+
+    A home whose archive was waived stays until the workspace is purged (ADR 0025).
+    """
     if desired is DesiredState.RUNNING:
         return Operation.STARTING
     if container:
@@ -82,7 +85,7 @@ def _next_without_home(workspace: Workspace, level: Level, desired: DesiredState
 
 
 def must_observe_archive(workspace: Workspace) -> bool:
-    """Whether an observation must include the archive. Otherwise the hourly audit checks it."""
+    """Return whether an observation must include the archive. Otherwise the hourly comparison checks it."""
     if workspace.operation.makes_archive or workspace.operation is Operation.RESTORING:
         return True
     conditions = workspace.conditions
@@ -164,7 +167,7 @@ def _plan_in_error(workspace: Workspace, observation: Observation, context: Cont
 
 
 def _may_hold_a_copy(workspace: Workspace, container: ContainerFact, observation: Observation) -> bool:
-    """Whether the container runs on a home that is or was missing: its mount may be the only copy."""
+    """Return whether the container runs on a home that is or was missing: its mount may be the only copy."""
     exists = isinstance(observation.volume, VolumeFact)
     seen = exists and holds(workspace.conditions, ConditionName.VOLUME_READY)
     was_missing = workspace.error_reason is ErrorReason.ContainerWithoutVolume

@@ -16,8 +16,8 @@ class PortLinks:
     apps_domain: str
     """Empty in the path mode. Without a port, the base URL's port applies."""
 
-    def variables(self, workspace_id: str) -> dict[str, str]:
-        """Return code-server's environment variable, with `{{port}}` in place of the port."""
+    def environment_variables(self, workspace_id: str) -> dict[str, str]:
+        """Return the environment variable of code-server, with `{{port}}` in place of the port."""
         if not self.apps_domain:
             return {"VSCODE_PROXY_URI": "./proxy/{{port}}/"}
         base = urlsplit(self.base_url)

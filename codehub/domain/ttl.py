@@ -72,12 +72,12 @@ def expired(
     standby = standby_at(workspace, defaults)
     if standby is not None and uses_known_until is not None and standby <= uses_known_until:
         return Expiry(
-            DesiredState.STANDBY, f"Not used since {_timestamp(_idle_since(workspace))}: pausing it."
+            DesiredState.STANDBY, f"Not used since {_timestamp(_idle_since(workspace))}: stopping it."
         )
     archive = archive_at(workspace, defaults)
     if archive is not None and archive <= now:
         return Expiry(
-            DesiredState.ARCHIVED, f"Paused since {_timestamp(workspace.phase_changed_at)}: archiving it."
+            DesiredState.ARCHIVED, f"Stopped since {_timestamp(workspace.phase_changed_at)}: archiving it."
         )
     return None
 

@@ -44,9 +44,9 @@ class WorkspaceCounts:
 def admit_workspace(counts: WorkspaceCounts, limits: Limits) -> None:
     """Raise WorkspaceLimitExceeded unless the user may have one more workspace.
 
-    Existing workspaces and the trash together may be twice as many. Without this second bound,
-    creating and deleting in turn would fill the database. With the trash counted in full, deleting
-    would make no room.
+    Existing workspaces and the trash together may be twice as many. If the trash were not counted,
+    creating and deleting in turn would fill the database. If it counted in full, deleting would
+    free no slot.
     """
     most = limits.workspaces_per_user
     if counts.living >= most:
@@ -80,7 +80,7 @@ def admit_undeleted(counts: WorkspaceCounts, limits: Limits) -> None:
 
 
 def counts_as_running(workspace: Workspace) -> bool:
-    """Whether a workspace counts as running: it is to run, or it still has a container.
+    """Return whether a workspace counts as running: it is to run, or it still has a container.
 
     A workspace in ERROR is to run again as soon as its recovery is requested.
     """

@@ -142,7 +142,7 @@ def expect_violation(expected: str, history: type[History] = History) -> None:
 
 
 def test_planted_a_volume_deleted_before_archive_key_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = next_effect._commit_archive_or
+    original = next_effect._commit_archive_or_run_effect
 
     def delete_first(
         workspace: Workspace, observation: Observation, effect: Effect, context: Context
@@ -154,7 +154,7 @@ def test_planted_a_volume_deleted_before_archive_key_is_committed(monkeypatch: p
         deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
         return run_job(workspace, observation.deletion, observation.job_is_ours, deletion, context)
 
-    monkeypatch.setattr(next_effect, "_commit_archive_or", delete_first)
+    monkeypatch.setattr(next_effect, "_commit_archive_or_run_effect", delete_first)
     expect_violation("the home is deleted before its archive is safe and committed|DataLost although nothing")
 
 
@@ -616,7 +616,7 @@ def test_planted_a_watchdog_that_does_not_act(monkeypatch: pytest.MonkeyPatch) -
 
 def test_planted_a_watchdog_that_stops_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "_largest_first", lambda home: (home.size, home.workspace_id))
-    monkeypatch.setattr(disk, "share_of", lambda *_: 0)
+    monkeypatch.setattr(disk, "size_limit_under_shortage", lambda *_: 0)
     expect_violation("an even share is|has next to nothing", FillingDisk)
 
 

@@ -117,7 +117,7 @@ class DockerRuntime:
 
     async def start(self, spec: WorkloadSpec) -> None:
         links = self._options.port_links
-        variables = {} if links is None else links.variables(spec.workspace_id)
+        variables = {} if links is None else links.environment_variables(spec.workspace_id)
         host_files.check(spec)
         disk = host_files.disk_of_home(spec)
         settings = ContainerSettings(host_files.user_of(spec), self._options.root, variables, disk)

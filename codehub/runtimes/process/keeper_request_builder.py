@@ -42,8 +42,8 @@ class RuntimeConfig:
     """Files that no workspace may see, in any directory."""
     gateway_group: int | None = None
 
-    def variables(self, workspace_id: str) -> dict[str, str]:
-        return {} if self.port_links is None else self.port_links.variables(workspace_id)
+    def environment_variables(self, workspace_id: str) -> dict[str, str]:
+        return {} if self.port_links is None else self.port_links.environment_variables(workspace_id)
 
 
 def build_request(
@@ -68,7 +68,7 @@ def build_request(
         argv=command.argv,
         options=command.options,
         seccomp=barriers.seccomp if spec.image.seccomp == "default" else "",
-        env=command.env | config.variables(spec.workspace_id),
+        env=command.env | config.environment_variables(spec.workspace_id),
         cwd=command.cwd,
         umask=command.umask,
         pids=spec.image.pids,

@@ -100,7 +100,7 @@ async def test_an_idle_workspace_is_stopped_and_then_archived(stack: Coordinator
     workspace_id = await stack.create()
     await stack.until_phase(workspace_id, Phase.ARCHIVED)
     entries = await stack.timeline(workspace_id)
-    steps = ("finished: Started", "expired: Not used since", "finished: Stopped", "expired: Paused since")
+    steps = ("finished: Started", "expired: Not used since", "finished: Stopped", "expired: Stopped since")
     assert [step for line in entries for step in steps if line.startswith(step)] == list(steps), entries
 
 

@@ -172,7 +172,7 @@ def _archive_observations(row: Row, store: Store) -> Iterator[tuple[str | None, 
         return
     yield None, "skipped"
     if row.archive_key is not None and there is None:
-        # The hourly audit did not find it in the listing.
+        # The hourly comparison did not find it in the listing.
         yield None, None
 
 

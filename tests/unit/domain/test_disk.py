@@ -15,11 +15,11 @@ from codehub.domain.disk import (
     Shortage,
     choose_disk_actions,
     grace_of,
-    is_calm,
-    is_near,
+    is_below_multiple,
+    is_shortage_over,
     largest_after_freeing,
-    share_of,
     shortages,
+    size_limit_under_shortage,
     size_text,
     waiting_message,
 )
@@ -88,10 +88,10 @@ def test_the_grace_ends_before_the_disk_is_full() -> None:
 
 def test_warnings_end_above_the_reserve_only() -> None:
     reserve = Reserve(GIB, 1000)
-    assert not is_calm(FreeSpace(GIB, 5000), reserve)
-    assert not is_calm(FreeSpace(40 * GIB, 1249), reserve)
-    assert is_calm(FreeSpace(GIB + GIB // 4, 1250), reserve)
-    assert is_calm(FreeSpace(GIB + GIB // 4, None), reserve)
+    assert not is_shortage_over(FreeSpace(GIB, 5000), reserve)
+    assert not is_shortage_over(FreeSpace(40 * GIB, 1249), reserve)
+    assert is_shortage_over(FreeSpace(GIB + GIB // 4, 1250), reserve)
+    assert is_shortage_over(FreeSpace(GIB + GIB // 4, None), reserve)
 
 
 def test_a_disk_is_short_of_bytes_of_inodes_or_of_both() -> None:
@@ -105,8 +105,8 @@ def test_a_disk_is_short_of_bytes_of_inodes_or_of_both() -> None:
 
 def test_a_file_system_without_a_fixed_number_of_inodes_is_never_short_of_them() -> None:
     assert shortages(FreeSpace(GIB, None), Reserve(GIB, 1000)) == ()
-    assert not is_near(2, FreeSpace(4 * GIB, None), Reserve(GIB, 1000))
-    assert is_near(2, FreeSpace(4 * GIB, 1999), Reserve(GIB, 1000))
+    assert not is_below_multiple(2, FreeSpace(4 * GIB, None), Reserve(GIB, 1000))
+    assert is_below_multiple(2, FreeSpace(4 * GIB, 1999), Reserve(GIB, 1000))
 
 
 def test_short_of_inodes_the_home_with_the_most_files_is_stopped() -> None:
@@ -151,7 +151,7 @@ def test_homes_cut_to_the_size_free_the_missing_space(found: list[int], missing:
 @given(sizes, st.integers(0, 2 * GIB), st.integers(0, 60 * GIB))
 def test_no_home_at_or_below_the_share_is_stopped(found: list[int], free: int, expected: int) -> None:
     disk = DiskState(free, expected)
-    share = share_of(disk, found, RULES) if free < RULES.reserve else max(found)
+    share = size_limit_under_shortage(disk, found, RULES) if free < RULES.reserve else max(found)
     for seen in (timedelta(0), timedelta(hours=1)):
         homes = [warned(str(n), size, seen) for n, size in enumerate(found)]
         for notice in choose_disk_actions(disk, homes, RULES, NOW).stop:

@@ -50,4 +50,4 @@ def test_a_port_of_the_host_belongs_to_no_workspace(upstream: str) -> None:
     ],
 )
 def test_an_ide_gets_the_urls_of_its_ports(base_url: str, apps_domain: str, link: str) -> None:
-    assert PortLinks(base_url, apps_domain).variables("w1") == {"VSCODE_PROXY_URI": link}
+    assert PortLinks(base_url, apps_domain).environment_variables("w1") == {"VSCODE_PROXY_URI": link}
