@@ -93,7 +93,7 @@ def close_and_remove(listener: socket.socket) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serve(listener: socket.socket, handlers: Mapping[str, Handler]) -> AsyncIterator[None]:
+async def serve_paths(listener: socket.socket, handlers: Mapping[str, Handler]) -> AsyncIterator[None]:
     """Serve these paths while the body runs. The caller closes the listener."""
     server = _InternalServer(handlers)
     start = asyncio.start_unix_server if listener.family == socket.AF_UNIX else asyncio.start_server
@@ -138,7 +138,7 @@ async def listen_and_serve(addresses: Sequence[str], handlers: Mapping[str, Hand
     """Listen at one of the addresses, and serve these paths while the body runs."""
     listener = listen(addresses)
     try:
-        async with serve(listener, handlers):
+        async with serve_paths(listener, handlers):
             yield
     finally:
         close_and_remove(listener)

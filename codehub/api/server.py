@@ -40,7 +40,7 @@ class _UvicornServer(uvicorn.Server):
             settings.database_url, settings.redis_url, self._app.state.metrics.exposition
         )
         self._internal.callback(internal_http.close_and_remove, self._internal_listener)
-        await self._internal.enter_async_context(internal_http.serve(self._internal_listener, handlers))
+        await self._internal.enter_async_context(internal_http.serve_paths(self._internal_listener, handlers))
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

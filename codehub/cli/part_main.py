@@ -204,7 +204,7 @@ async def _serve_gateway(
 ) -> None:
     """Run one worker. Every worker answers on the internal listener, for all of them."""
     from codehub.gateway.config import GatewayConfig
-    from codehub.gateway.server import serve
+    from codehub.gateway.server import run_gateway_worker
     from codehub.gateway.trusted_proxies import TrustedProxies
 
     config = GatewayConfig(
@@ -227,8 +227,8 @@ async def _serve_gateway(
         ),
     )
     handlers = health_endpoints.handlers(settings.database_url, settings.redis_url, metrics.exposition)
-    async with internal_http.serve(listener, handlers):
-        await serve(
+    async with internal_http.serve_paths(listener, handlers):
+        await run_gateway_worker(
             config,
             stop=_stop_event(),
             ready=lambda: logger.info("ready", port=settings.port),

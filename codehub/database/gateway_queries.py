@@ -20,7 +20,7 @@ from codehub.domain.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class SessionUser:
     """User of a session, which ends at `expires_at` (seconds since the epoch)."""
 
     user_id: str
@@ -53,11 +53,11 @@ class StatusPageData:
     home: HomeRecord | None = None
 
 
-async def find_visitor(conn: AsyncConnection, id_hash: bytes, now: datetime) -> Visitor | None:
+async def find_session_user(conn: AsyncConnection, id_hash: bytes, now: datetime) -> SessionUser | None:
     session = await find_session(conn, id_hash, now)
     if session is None:
         return None
-    return Visitor(session.user_id, session.username, session.expires_at.timestamp(), session.role)
+    return SessionUser(session.user_id, session.username, session.expires_at.timestamp(), session.role)
 
 
 async def find_route(conn: AsyncConnection, workspace_id: str) -> Route | None:

@@ -52,28 +52,30 @@ class ActivityRecorder:
         self._seen: dict[str, float] = {}
         self._inspectors: set[VsCodeInspector] = set()
 
-    def touch(self, workspace_id: str) -> None:
+    def record_use(self, workspace_id: str) -> None:
         self._seen[workspace_id] = time.time()
 
-    def request(self, head: RequestHead, target: bytes, kind: Activity, workspace_id: str) -> None:
+    def record_request(self, head: RequestHead, target: bytes, kind: Activity, workspace_id: str) -> None:
         """Record a request that is activity. VS Code loads assets and pings without a person."""
         if head.wants_websocket:
             return
         if kind == "any" or head.is_navigation or not head.is_safe or target.startswith(PORT_PATHS):
-            self.touch(workspace_id)
+            self.record_use(workspace_id)
 
-    def inspectors(self, kind: Activity, workspace_id: str, *, freshly_loaded: bool) -> "Inspectors":
+    def make_inspectors(
+        self, kind: Activity, workspace_id: str, *, freshly_loaded: bool
+    ) -> "TunnelInspectors":
         if not workspace_id:
-            return Inspectors()
+            return TunnelInspectors()
         if kind == "vscode":
             inspector = VsCodeInspector(self, workspace_id, freshly_loaded=freshly_loaded)
             self._inspectors.add(inspector)
-            return Inspectors(FrameReader(inspector.message, CAPTURE), vscode=inspector)
+            return TunnelInspectors(FrameReader(inspector.message, CAPTURE), vscode=inspector)
 
-        def count(_piece: bytes, _begins: bool) -> None:
-            self.touch(workspace_id)
+        def record_activity(_piece: bytes, _begins: bool) -> None:
+            self.record_use(workspace_id)
 
-        return Inspectors(FrameReader(count, 0), FrameReader(count, 0))
+        return TunnelInspectors(FrameReader(record_activity, 0), FrameReader(record_activity, 0))
 
     def forget(self, inspector: "VsCodeInspector") -> None:
         self._inspectors.discard(inspector)
@@ -82,7 +84,7 @@ class ActivityRecorder:
         """Return the uses since the last call."""
         for inspector in self._inspectors:
             if inspector.is_present():
-                self.touch(inspector.workspace_id)
+                self.record_use(inspector.workspace_id)
         seen, self._seen = self._seen, {}
         return seen
 
@@ -150,7 +152,7 @@ class VsCodeInspector:
     def _count(self) -> None:
         self._tail = b""  # do not find the same name again with the next message
         self._counted_at = time.monotonic()
-        self._recorder.touch(self.workspace_id)
+        self._recorder.record_use(self.workspace_id)
 
 
 class _MessageWalk:
@@ -178,8 +180,8 @@ class _MessageWalk:
 
 
 @dataclass(frozen=True, slots=True)
-class Inspectors:
-    """The readers beside one tunnel, if any."""
+class TunnelInspectors:
+    """Inspectors of both directions of one tunnel, if any."""
 
     from_client: FrameReader | None = None
     from_upstream: FrameReader | None = None

@@ -26,8 +26,8 @@ class InvalidationListener:
             CHANNELS,
             self._on_notification,
             on_connected=self._on_connected,
-            on_answer=revocation.channel_answered,
-            on_interrupted=revocation.channel_lost,
+            on_answer=revocation.on_channel_answered,
+            on_interrupted=revocation.on_channel_lost,
             probe_interval=PING_SECONDS,
             timeout=ANSWER_SECONDS,
             longest_pause=LONGEST_PAUSE,
@@ -38,17 +38,17 @@ class InvalidationListener:
         await self._listener.run()
 
     async def _on_connected(self) -> None:
-        self._revocation.channel_regained()
+        self._revocation.on_channel_regained()
 
     def _on_notification(self, channel: str, payload: str) -> None:
         try:
             fields = json.loads(payload)
             if channel == "session_ended":
-                self._revocation.session_ended(bytes.fromhex(fields["id_hash"]))
+                self._revocation.on_session_ended(bytes.fromhex(fields["id_hash"]))
             elif channel == "user_changed":
-                self._revocation.user_changed(str(fields["id"]))
+                self._revocation.on_user_changed(str(fields["id"]))
             else:
-                self._revocation.route_changed(str(fields["id"]))
+                self._revocation.on_route_changed(str(fields["id"]))
         except (ValueError, KeyError, TypeError):
             logger.warning("a notification is unreadable", channel=channel)
-            self._revocation.unreadable_push()
+            self._revocation.on_unreadable_notification()

@@ -54,30 +54,30 @@ class WorkerMetrics:
         self._row = row
         row[OPEN] = row[WEBSOCKETS] = 0.0  # a killed worker could not count these down
 
-    def connected(self) -> None:
+    def count_connection(self) -> None:
         self._row[ACCEPTED] += 1
         self._row[OPEN] += 1
 
-    def disconnected(self) -> None:
+    def count_disconnection(self) -> None:
         self._row[OPEN] -= 1
 
-    def websocket_opened(self) -> None:
+    def count_websocket_opened(self) -> None:
         self._row[WEBSOCKETS] += 1
 
-    def websocket_closed(self) -> None:
+    def count_websocket_closed(self) -> None:
         self._row[WEBSOCKETS] -= 1
 
-    def woke(self) -> None:
+    def count_wake(self) -> None:
         self._row[WAKES] += 1
 
-    def relayed(self, status: int, seconds: float) -> None:
+    def count_relay(self, status: int, seconds: float) -> None:
         """Count a response of an upstream, and the time to its first byte. On the hot path: about 1 us."""
         row = self._row
         row[min(status, 599) // 100 - 1] += 1
         row[LATENCY + bisect_left(BUCKETS, seconds)] += 1
         row[LATENCY_SUM] += seconds
 
-    def answered(self, reply: Reply) -> None:
+    def count_reply(self, reply: Reply) -> None:
         """Count a reply of the gateway itself."""
         if reply.page:
             self._count("page", reply.page)
@@ -86,11 +86,11 @@ class WorkerMetrics:
         else:
             self._count("error", "5xx" if reply.status >= 500 else "4xx")
 
-    def refused(self) -> None:
+    def count_refusal(self) -> None:
         """Count a connection or request that was refused before it was parsed."""
         self._count("refused")
 
-    def upstream_failed(self) -> None:
+    def count_upstream_failure(self) -> None:
         self._count("upstream_failed")
 
     def _count(self, outcome: str, kind: str = "") -> None:

@@ -11,7 +11,7 @@ class Revocable(Protocol):
 
 
 class Grant(NamedTuple):
-    """What permits a connection to be open."""
+    """Session, workspace and role that permit a connection."""
 
     session_hash: bytes
     workspace_id: str
@@ -51,10 +51,10 @@ class OpenConnections:
     def has_workspace(self, workspace_id: str) -> bool:
         return workspace_id in self._of_workspace
 
-    def revoke_session(self, session_hash: bytes, *, but_in: Role | None = None) -> None:
-        """End the session's connections, except those opened in the role `but_in`."""
+    def revoke_session(self, session_hash: bytes, *, except_role: Role | None = None) -> None:
+        """End the session's connections, except those opened with the role `except_role`."""
         for connection, role in list(self._of_session.get(session_hash, {}).items()):
-            if role is None or role is not but_in:
+            if role is None or role is not except_role:
                 connection.revoke()
 
     def revoke_workspace(self, workspace_id: str) -> None:

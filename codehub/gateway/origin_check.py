@@ -11,7 +11,7 @@ _OWN_SITES: Final = (None, b"same-origin", b"none")
 def is_cross_origin(head: RequestHead, origins: Origins, own: str, workspace_id: str = "") -> bool:
     """Return whether a page of another origin sends this request. Links that a person follows are fine.
 
-    Pages of one workspace, its IDE's and its ports', may request each other. Where a browser sends no
+    Pages of one workspace (IDE and ports) may send requests to each other. Where a browser sends no
     Origin (images, styles, frames), the Referer counts, in which a page cannot claim another origin.
     """
     if head.is_navigation and (head.sends_fetch_metadata or b"origin" not in head.fields):

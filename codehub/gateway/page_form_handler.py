@@ -4,7 +4,7 @@ import time
 from urllib.parse import parse_qs, quote
 
 from codehub.database.gate import RecoverFrom
-from codehub.database.gateway_queries import Visitor
+from codehub.database.gateway_queries import SessionUser
 from codehub.domain.audit import Actor
 from codehub.domain.ids import is_ulid
 from codehub.domain.problems import NotFound, Problem, RunningLimitExceeded, WorkspaceNotFound
@@ -49,14 +49,14 @@ class PageFormHandler:
         self, request: WorkspaceRequest, address: str, values: dict[str, str], page: str
     ) -> Reply:
         head = request.head
-        visitor = await self._visitor(request, address)
-        if visitor is None:
+        session_user = await self._session_user(request, address)
+        if session_user is None:
             return self._redirect(f"/login?next={quote(page, safe='/')}")
         try:
-            await self._apply(request.workspace_id, visitor, address, values)
+            await self._apply(request.workspace_id, session_user, address, values)
         except RunningLimitExceeded as problem:
             counted = await self._route_cache.source.counted_workspaces(
-                visitor.user_id, besides=request.workspace_id
+                session_user.user_id, besides=request.workspace_id
             )
             return self._pages.over_the_limit(head, problem.message, counted, page)
         except WorkspaceNotFound:
@@ -65,35 +65,37 @@ class PageFormHandler:
             return self._pages.refused(head, problem, page)
         return self._redirect(page)
 
-    async def _visitor(self, request: WorkspaceRequest, address: str) -> Visitor | None:
+    async def _session_user(self, request: WorkspaceRequest, address: str) -> SessionUser | None:
         sessions = cookies.cookie_values(request.head.get(b"cookie"), self._origins.session_cookie)
         if not sessions:
             return None
-        visitor = await self._route_cache.find_visitor(cookies.session_hash(sessions[0]), address)
-        return None if visitor is None or visitor.expires_at <= time.time() else visitor
+        session_user = await self._route_cache.find_session_user(cookies.session_hash(sessions[0]), address)
+        return None if session_user is None or session_user.expires_at <= time.time() else session_user
 
-    async def _apply(self, workspace_id: str, visitor: Visitor, address: str, values: dict[str, str]) -> None:
+    async def _apply(
+        self, workspace_id: str, session_user: SessionUser, address: str, values: dict[str, str]
+    ) -> None:
         source = self._route_cache.source
         action = values.get("wish", "")  # the name that pages of older versions send
         target_id = values.get("workspace", workspace_id)
-        await self._check_owner(target_id, visitor)
+        await self._check_owner(target_id, session_user)
         if action == "start":
-            await source.wake(target_id, visitor.username)
+            await source.wake(target_id, session_user.username)
         elif action == "stop":
-            await source.stop(target_id, visitor.username)
+            await source.stop(target_id, session_user.username)
         elif action == "recover":
-            owner = Actor.person(visitor.user_id, visitor.username, visitor.role, address)
+            owner = Actor.person(session_user.user_id, session_user.username, session_user.role, address)
             await source.recover(target_id, owner, _recover_from(values))
         else:
             raise NotFound
 
-    async def _check_owner(self, workspace_id: str, visitor: Visitor) -> None:
+    async def _check_owner(self, workspace_id: str, session_user: SessionUser) -> None:
         route = None
         if is_ulid(workspace_id):
             route = await self._route_cache.load_route(workspace_id)
         if (
             route is None
-            or route.owner_id != visitor.user_id
+            or route.owner_id != session_user.user_id
             or route.phase in (Phase.DELETING, Phase.DELETED)
         ):
             raise WorkspaceNotFound

@@ -61,7 +61,7 @@ class PageAction:
 
 
 class Pages:
-    """Renderer of the pages."""
+    """Renderer of the pages. Each method renders the page of its name."""
 
     def __init__(self, origins: Origins) -> None:
         self._origins = origins
@@ -247,7 +247,7 @@ class Pages:
 
     @cached_property
     def _form_targets(self) -> str:
-        """CSP sources of forms. Browsers check the redirects after a form against them, too."""
+        """Return the CSP sources of forms. Browsers check the redirects after a form against them, too."""
         if self._origins.path_mode:
             return "'self'"
         return f"'self' {self._origins.scheme}://*.{self._origins.apps_host}"

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.clock import utc_now
 from codehub.database import audit, gate, gateway_queries
 from codehub.database.gate import RecoverFrom
-from codehub.database.gateway_queries import Route, StatusPageData, Visitor
+from codehub.database.gateway_queries import Route, SessionUser, StatusPageData
 from codehub.domain.audit import Action, Actor, Target, TargetKind
 from codehub.domain.states import DesiredState
 from codehub.domain.user_limits import Limits
@@ -17,14 +17,14 @@ from codehub.domain.workspace import Workspace
 class PostgresSource:
     """Source of sessions and routes that reads PostgreSQL."""
 
-    def __init__(self, engine: AsyncEngine, limits: Limits, woke: Callable[[], None]) -> None:
+    def __init__(self, engine: AsyncEngine, limits: Limits, count_wake: Callable[[], None]) -> None:
         self._engine = engine
         self._limits = limits
-        self._woke = woke
+        self._count_wake = count_wake
 
-    async def visitor(self, id_hash: bytes) -> Visitor | None:
+    async def session_user(self, id_hash: bytes) -> SessionUser | None:
         async with self._engine.connect() as conn:
-            return await gateway_queries.find_visitor(conn, id_hash, utc_now())
+            return await gateway_queries.find_session_user(conn, id_hash, utc_now())
 
     async def route(self, workspace_id: str) -> Route | None:
         async with self._engine.connect() as conn:
@@ -40,7 +40,7 @@ class PostgresSource:
 
     async def wake(self, workspace_id: str, actor: str) -> None:
         if await self._set_desired_state(workspace_id, DesiredState.RUNNING, actor):
-            self._woke()
+            self._count_wake()
 
     async def stop(self, workspace_id: str, actor: str) -> None:
         await self._set_desired_state(workspace_id, DesiredState.STANDBY, actor)

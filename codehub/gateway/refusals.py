@@ -2,7 +2,7 @@
 
 from urllib.parse import quote
 
-from codehub.database.gateway_queries import Route, Visitor
+from codehub.database.gateway_queries import Route, SessionUser
 from codehub.domain.problems import InsufficientStorage, TooManyRequests
 from codehub.domain.states import Phase
 from codehub.gateway.config import Origins
@@ -19,13 +19,13 @@ class Refusals:
         self._origins = origins
         self._pages = pages
 
-    def access(self, head: RequestHead, visitor: Visitor, route: Route | None) -> Reply | None:
+    def access(self, head: RequestHead, session_user: SessionUser, route: Route | None) -> Reply | None:
         """Return the refusal if the workspace does not exist or belongs to another user, or None."""
         if route is None or route.phase in (Phase.DELETING, Phase.DELETED):
             if head.is_navigation:
                 return self._pages.missing(head)
             return reply.error(404, "WORKSPACE_NOT_FOUND", "There is no such workspace.")
-        if route.owner_id != visitor.user_id:
+        if route.owner_id != session_user.user_id:
             if head.is_navigation:
                 return self._pages.forbidden(head)
             return reply.error(403, "FORBIDDEN", "This workspace belongs to someone else.")
@@ -57,10 +57,15 @@ class Refusals:
         return reply.error(502, "UPSTREAM_UNAVAILABLE", "The upstream does not answer.")
 
     def unavailable(self, head: RequestHead) -> Reply:
-        """Reply to a request while PostgreSQL or Redis is away."""
+        """Reply to a request while PostgreSQL or Redis is unavailable."""
         if head.is_navigation:
             return self._pages.unavailable(head)
-        return reply.error(503, "UNAVAILABLE", "CodeHub cannot answer just now.", retry_after=RETRY_AFTER)
+        return reply.error(
+            503,
+            "UNAVAILABLE",
+            "CodeHub is temporarily unavailable. Try again shortly.",
+            retry_after=RETRY_AFTER,
+        )
 
     def no_space(self, head: RequestHead, full: InsufficientStorage) -> Reply:
         if head.is_navigation:

@@ -1,6 +1,6 @@
 """Builds relays: requests as the API, a workspace or one of its ports receives them."""
 
-from codehub.database.gateway_queries import Route, Visitor
+from codehub.database.gateway_queries import Route, SessionUser
 from codehub.domain.ports import port_address
 from codehub.gateway.activity import PORT_PATHS, ActivityRecorder
 from codehub.gateway.config import GatewayConfig
@@ -28,22 +28,24 @@ class RelayBuilder:
             relay.policy = self._api_policy
         return relay
 
-    def to_workspace(self, request: WorkspaceRequest, visitor: Visitor, route: Route) -> Relay:
+    def to_workspace(self, request: WorkspaceRequest, session_user: SessionUser, route: Route) -> Relay:
         """Build the relay to a running workspace's IDE, and record the request if it is activity."""
         assert route.upstream is not None
         head, kind = request.head, self._config.activity.get(route.image_ref, "any")
-        self._recorder.request(head, request.target, kind, route.workspace_id)
+        self._recorder.record_request(head, request.target, kind, route.workspace_id)
         forwarding = self._forwarding(head, request.peer)
         wire = request_for_workspace(head, request.target, forwarding, strip_extensions=kind == "vscode")
         always_counts = kind == "any" or head.is_navigation
         if kind == "vscode" and request.target.startswith(PORT_PATHS):
             kind = "any"  # what listens on a forwarded port is not VS Code
         fresh = b"reconnection=false" in request.target
-        relay = Relay(route.upstream, wire, route.workspace_id, request.session_hash, visitor, kind, fresh)
+        relay = Relay(
+            route.upstream, wire, route.workspace_id, request.session_hash, session_user, kind, fresh
+        )
         relay.always_counts = always_counts
         return self._complete(relay, request, route)
 
-    def to_port(self, request: WorkspaceRequest, visitor: Visitor, route: Route) -> Relay | None:
+    def to_port(self, request: WorkspaceRequest, session_user: SessionUser, route: Route) -> Relay | None:
         """Build the relay to a port of a running workspace (ADR 0013); None if its ports are off."""
         assert route.upstream is not None
         head, upstream = request.head, port_address(route.upstream, request.port)
@@ -53,7 +55,9 @@ class RelayBuilder:
         if request.target != head.target:
             forwarding.prefix = request.base
         wire = request_for_workspace(head, request.target, forwarding, strip_extensions=False)
-        relay = Relay(upstream, wire, route.workspace_id, request.session_hash, visitor, port=request.port)
+        relay = Relay(
+            upstream, wire, route.workspace_id, request.session_hash, session_user, port=request.port
+        )
         return self._complete(relay, request, route)
 
     def _complete(self, relay: Relay, request: WorkspaceRequest, route: Route) -> Relay:

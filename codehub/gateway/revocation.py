@@ -1,4 +1,4 @@
-"""Consequences of a push: forget cached entries, and close connections whose grant was withdrawn."""
+"""Consequences of a notification: forget cached entries, and close connections whose grant was withdrawn."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import structlog
 
-from codehub.database.gateway_queries import Route, Visitor
+from codehub.database.gateway_queries import Route, SessionUser
 from codehub.domain.states import Phase
 from codehub.gateway.open_connections import OpenConnections
 from codehub.gateway.route_cache import RouteCache
@@ -29,27 +29,27 @@ class RevocationHandler:
         self._checks: set[asyncio.Task[None]] = set()
         self._recheck: asyncio.TimerHandle | None = None
 
-    def channel_answered(self) -> None:
+    def on_channel_answered(self) -> None:
         """Keep the cache valid, and close the connections of sessions that expired."""
         self._route_cache.channel_answered()
         now = time.time()
         for id_hash in self._connections.sessions():
-            visitor = self._route_cache.visitor(id_hash)
-            if isinstance(visitor, Visitor) and visitor.expires_at <= now:
+            session_user = self._route_cache.session_user(id_hash)
+            if isinstance(session_user, SessionUser) and session_user.expires_at <= now:
                 self._connections.revoke_session(id_hash)
 
-    def channel_lost(self) -> None:
+    def on_channel_lost(self) -> None:
         self._route_cache.channel_lost()
         self._route_cache.forget_all()
 
-    def channel_regained(self) -> None:
-        """Forget everything and check all open connections, because pushes may have been missed."""
+    def on_channel_regained(self) -> None:
+        """Forget everything and check all open connections, because notifications may have been missed."""
         self._route_cache.forget_all()
         self._route_cache.channel_answered()
         self._check_everything()
 
-    def unreadable_push(self) -> None:
-        """Forget everything and check all open connections: the push may have meant any of them."""
+    def on_unreadable_notification(self) -> None:
+        """Forget everything and check all open connections: the notification may have meant any of them."""
         self._route_cache.forget_all()
         self._check_everything()
 
@@ -60,18 +60,18 @@ class RevocationHandler:
         for workspace_id in self._connections.workspaces():
             self._start(self._check_workspace(workspace_id))
 
-    def session_ended(self, id_hash: bytes) -> None:
+    def on_session_ended(self, id_hash: bytes) -> None:
         self._route_cache.forget_session(id_hash)
         self._connections.revoke_session(id_hash)
 
-    def user_changed(self, user_id: str) -> None:
-        known = {id_hash: self._route_cache.visitor(id_hash) for id_hash in self._connections.sessions()}
+    def on_user_changed(self, user_id: str) -> None:
+        known = {id_hash: self._route_cache.session_user(id_hash) for id_hash in self._connections.sessions()}
         self._route_cache.forget_user(user_id)
-        for id_hash, visitor in known.items():
-            if not isinstance(visitor, Visitor) or visitor.user_id == user_id:
+        for id_hash, session_user in known.items():
+            if not isinstance(session_user, SessionUser) or session_user.user_id == user_id:
                 self._start(self._check_session(id_hash))
 
-    def route_changed(self, workspace_id: str) -> None:
+    def on_route_changed(self, workspace_id: str) -> None:
         route = self._route_cache.route(workspace_id)
         self._route_cache.forget_route(workspace_id)
         if isinstance(route, Route) and route.upstream is not None:
@@ -88,8 +88,8 @@ class RevocationHandler:
 
     async def _check_session(self, id_hash: bytes) -> None:
         """Close the session's connections, except those that its current role permits."""
-        visitor = await self._route_cache.load_visitor(id_hash)
-        self._connections.revoke_session(id_hash, but_in=visitor.role if visitor else None)
+        session_user = await self._route_cache.load_session_user(id_hash)
+        self._connections.revoke_session(id_hash, except_role=session_user.role if session_user else None)
 
     async def _check_workspace(self, workspace_id: str) -> None:
         route = await self._route_cache.load_route(workspace_id)
@@ -99,10 +99,10 @@ class RevocationHandler:
     def _start(self, check: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(check)
         self._checks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._retry_failed_check)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """If a check failed, check everything a little later."""
+    def _retry_failed_check(self, task: asyncio.Task[None]) -> None:
+        """Check everything again after a failed check."""
         self._checks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.warning("open connections could not be checked", error=str(error))

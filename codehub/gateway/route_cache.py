@@ -1,7 +1,8 @@
 """Cache of sessions and routes, so that the hot path reads neither PostgreSQL nor Redis.
 
 Entries are valid only while the connection of the invalidation listener answers. A lookup that an
-invalidation overtakes is repeated, so that nothing older than the last push enters the cache.
+invalidation makes stale is repeated, so that nothing older than the last notification enters the
+cache.
 """
 
 import math
@@ -11,7 +12,7 @@ from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
 from codehub.database.gate import RecoverFrom
-from codehub.database.gateway_queries import Route, StatusPageData, Visitor
+from codehub.database.gateway_queries import Route, SessionUser, StatusPageData
 from codehub.domain.audit import Actor
 from codehub.domain.workspace import Workspace
 from codehub.session_lookup_limit import SessionLookupLimit
@@ -33,9 +34,9 @@ NOT_CACHED: Final = NotCached.NOT_CACHED
 
 
 class RouteSource(Protocol):
-    """What the cache reads from, and what the gateway's pages act on."""
+    """Interface to sessions and routes, and to the actions of the gateway's pages."""
 
-    async def visitor(self, id_hash: bytes) -> Visitor | None: ...
+    async def session_user(self, id_hash: bytes) -> SessionUser | None: ...
 
     async def route(self, workspace_id: str) -> Route | None: ...
 
@@ -56,14 +57,14 @@ class RouteSource(Protocol):
 class _PendingLoad:
     """A lookup in progress."""
 
-    __slots__ = ("overtaken",)
+    __slots__ = ("stale",)
 
     def __init__(self) -> None:
-        self.overtaken = False
+        self.stale = False
 
 
 class _Cache(Generic[Key, Value]):
-    """Map that loads missing values and repeats overtaken lookups."""
+    """Map that loads missing values and repeats stale lookups."""
 
     def __init__(self, read: Callable[[Key], Awaitable[Value | None]]) -> None:
         self._read: Callable[[Key], Awaitable[Value | None]] = read
@@ -75,9 +76,9 @@ class _Cache(Generic[Key, Value]):
         self._lookups.setdefault(key, set()).add(lookup)
         try:
             while True:
-                lookup.overtaken = False
+                lookup.stale = False
                 value = await self._read(key)
-                if not lookup.overtaken:
+                if not lookup.stale:
                     self._remember(key, value)
                     return value
         finally:
@@ -88,19 +89,19 @@ class _Cache(Generic[Key, Value]):
     def forget(self, key: Key) -> None:
         self.known.pop(key, None)
         for lookup in self._lookups.get(key, ()):
-            lookup.overtaken = True
+            lookup.stale = True
 
     def forget_all(self) -> None:
         self.known.clear()
-        self.overtake_all()
+        self.mark_lookups_stale()
 
-    def overtake_all(self) -> None:
+    def mark_lookups_stale(self) -> None:
         for lookups in self._lookups.values():
             for lookup in lookups:
-                lookup.overtaken = True
+                lookup.stale = True
 
     def _remember(self, key: Key, value: Value | None) -> None:
-        """Add a value that exists. Guesses of strangers must not fill the memory."""
+        """Add a value that exists. Do not cache misses: guessed ids would fill the memory."""
         if value is None:
             return
         if len(self.known) >= MAX_ENTRIES:
@@ -113,7 +114,7 @@ class RouteCache:
 
     def __init__(self, source: RouteSource) -> None:
         self.source = source
-        self._visitors: _Cache[bytes, Visitor] = _Cache(source.visitor)
+        self._session_users: _Cache[bytes, SessionUser] = _Cache(source.session_user)
         self._routes: _Cache[str, Route] = _Cache(source.route)
         self._session_lookup_limit = SessionLookupLimit()
         self._answered_at = -math.inf
@@ -128,48 +129,50 @@ class RouteCache:
     def channel_lost(self) -> None:
         self._answered_at = -math.inf
 
-    def visitor(self, id_hash: bytes) -> Visitor | NotCached | None:
-        return self._visitors.known.get(id_hash, NOT_CACHED) if self.fresh else NOT_CACHED
+    def session_user(self, id_hash: bytes) -> SessionUser | NotCached | None:
+        return self._session_users.known.get(id_hash, NOT_CACHED) if self.fresh else NOT_CACHED
 
     def route(self, workspace_id: str) -> Route | NotCached | None:
         return self._routes.known.get(workspace_id, NOT_CACHED) if self.fresh else NOT_CACHED
 
-    def holds(self, id_hash: bytes, visitor: Visitor, route: Route) -> bool:
+    def is_current(self, id_hash: bytes, session_user: SessionUser, route: Route) -> bool:
         """Return whether the cache is fresh and holds these very objects."""
         return (
-            self._visitors.known.get(id_hash) is visitor
+            self._session_users.known.get(id_hash) is session_user
             and self._routes.known.get(route.workspace_id) is route
             and self.fresh
         )
 
-    def remembers(self, id_hash: bytes) -> bool:
+    def is_session_cached(self, id_hash: bytes) -> bool:
         """Return whether this session was loaded and not invalidated since."""
-        return id_hash in self._visitors.known
+        return id_hash in self._session_users.known
 
-    async def load_visitor(self, id_hash: bytes) -> Visitor | None:
+    async def load_session_user(self, id_hash: bytes) -> SessionUser | None:
         """Look up a session that existed before: a ticket or an open connection names it."""
-        return await self._visitors.load(id_hash)
+        return await self._session_users.load(id_hash)
 
-    async def find_visitor(self, id_hash: bytes, address: str) -> Visitor | None:
+    async def find_session_user(self, id_hash: bytes, address: str) -> SessionUser | None:
         """Look up the session of a client's cookie. Raises TooManyRequests if `address` guesses."""
-        return await self._session_lookup_limit.find(id_hash, address, lambda: self._visitors.load(id_hash))
+        return await self._session_lookup_limit.find(
+            id_hash, address, lambda: self._session_users.load(id_hash)
+        )
 
     async def load_route(self, workspace_id: str) -> Route | None:
         return await self._routes.load(workspace_id)
 
     def forget_session(self, id_hash: bytes) -> None:
-        self._visitors.forget(id_hash)
+        self._session_users.forget(id_hash)
 
     def forget_route(self, workspace_id: str) -> None:
         self._routes.forget(workspace_id)
 
     def forget_user(self, user_id: str) -> None:
         """Forget the user's sessions, and repeat all lookups of sessions: they may be the user's."""
-        known = self._visitors.known
+        known = self._session_users.known
         for id_hash in [key for key, value in known.items() if value.user_id == user_id]:
-            self._visitors.forget(id_hash)
-        self._visitors.overtake_all()
+            self._session_users.forget(id_hash)
+        self._session_users.mark_lookups_stale()
 
     def forget_all(self) -> None:
-        self._visitors.forget_all()
+        self._session_users.forget_all()
         self._routes.forget_all()

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from codehub.database.engine import CONNECTION_ERRORS
-from codehub.database.gateway_queries import Route, Visitor
+from codehub.database.gateway_queries import Route, SessionUser
 from codehub.domain.ids import ULID
 from codehub.domain.ports import parse_port
 from codehub.domain.problems import TooManyRequests
@@ -55,7 +55,7 @@ _INTERNAL: Final = frozenset((b"/readyz", b"/metrics"))
 
 
 class Router:
-    """Decides about every request that the fast path for repeated requests does not take."""
+    """Request router: chooses an upstream or a reply, unless the fast path applies."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class Router:
 
     def route(self, head: RequestHead, peer: str) -> RouteResult:
         result = self._route(head, peer)
-        return self._stay_on_https(head, result) if isinstance(result, Reply) else result
+        return self._add_hsts(head, result) if isinstance(result, Reply) else result
 
-    async def settle(self, lookup: PendingRoute, head: RequestHead) -> RouteResult:
-        """Return the relay or reply that a lookup leads to; a 503 if PostgreSQL or Redis is away."""
-        result = await self._settle(lookup, head)
-        return self._stay_on_https(head, result) if isinstance(result, Reply) else result
+    async def finish_lookup(self, lookup: PendingRoute, head: RequestHead) -> RouteResult:
+        """Return the relay or reply that a lookup leads to; a 503 if PostgreSQL or Redis is unavailable."""
+        result = await self._await_result(lookup, head)
+        return self._add_hsts(head, result) if isinstance(result, Reply) else result
 
     def refuse_too_large(self, data: bytes) -> Reply | None:
         return self._planted_cookies.refuse_too_large(data)
@@ -94,12 +94,12 @@ class Router:
             answer = self._port_errors.unreachable(head, relay.port, relay.upstream)
         else:
             answer = self._refusals.unreachable(head, for_workspace=bool(relay.workspace_id))
-        return self._stay_on_https(head, answer)
+        return self._add_hsts(head, answer)
 
     def unavailable(self) -> Reply:
         return refusals.revoked()
 
-    async def _settle(self, lookup: PendingRoute, head: RequestHead) -> RouteResult:
+    async def _await_result(self, lookup: PendingRoute, head: RequestHead) -> RouteResult:
         try:
             result: RouteResult = lookup
             while isinstance(result, PendingRoute):
@@ -113,7 +113,7 @@ class Router:
         except TooManyRequests as problem:
             return self._refusals.too_many_requests(head, problem)
 
-    def _stay_on_https(self, head: RequestHead, answer: Reply) -> Reply:
+    def _add_hsts(self, head: RequestHead, answer: Reply) -> Reply:
         """Add HSTS to a reply of the gateway. Those of upstreams get it by their policy."""
         origins, host = self._origins, self._origins.normal(head.host)
         if host == origins.platform_host:
@@ -161,7 +161,7 @@ class Router:
             # The browser returns from the workspace's origin with a nonce (ADR 0022).
             if self._entry.read_enter_query(request):
                 return self._route_entry(request)
-            return self._to_entry(request)
+            return self._redirect_to_entry(request)
         return self._forms.handle(request, self._relays.client_text(request.head, request.peer))
 
     def _route_port_path(self, request: WorkspaceRequest, match: re.Match[bytes]) -> RouteResult:
@@ -193,7 +193,7 @@ class Router:
     async def _add_session(self, relay: Relay, session_hash: bytes, address: str) -> Relay:
         """Add the session to the relay of an event stream, which ends with it."""
         relay.session_hash = session_hash
-        relay.visitor = await self._route_cache.find_visitor(session_hash, address)
+        relay.session_user = await self._route_cache.find_session_user(session_hash, address)
         return relay
 
     def _route_other_host(self, head: RequestHead, peer: str, host: str) -> RouteResult:
@@ -217,34 +217,36 @@ class Router:
         if not values:
             return self._sign_in(request)
         request.session_hash = cookies.session_hash(values[0])
-        visitor = self._route_cache.visitor(request.session_hash)
+        session_user = self._route_cache.session_user(request.session_hash)
         route = self._route_cache.route(request.workspace_id)
-        if isinstance(visitor, NotCached) or isinstance(route, NotCached):
+        if isinstance(session_user, NotCached) or isinstance(route, NotCached):
             return PendingRoute(self._look_up(request, at_entry=True))
-        return self._enter(request, visitor, route)
+        return self._enter(request, session_user, route)
 
-    def _enter(self, request: WorkspaceRequest, visitor: Visitor | None, route: Route | None) -> RouteResult:
+    def _enter(
+        self, request: WorkspaceRequest, session_user: SessionUser | None, route: Route | None
+    ) -> RouteResult:
         head = request.head
-        if visitor is None or visitor.expires_at <= time.time():
+        if session_user is None or session_user.expires_at <= time.time():
             return self._sign_in(request)
-        if refusal := self._refusals.access(head, visitor, route):
+        if refusal := self._refusals.access(head, session_user, route):
             return refusal
         assert route is not None
         if _is_connectable(route, head):
             if self._origins.path_mode:
-                return self._relay(request, visitor, route)
+                return self._relay(request, session_user, route)
             if requests_page(head):
                 return self._entry.send_to_workspace(request)
             return reply.error(403, "FORBIDDEN", "A workspace is opened by navigating to it.")
         if head.is_navigation:
             if request.nonce_hash:  # a page stays open for longer than a nonce is valid
-                return self._to_entry(request)
-            return self._entry.show_page(request, visitor)
+                return self._redirect_to_entry(request)
+            return self._entry.show_page(request, session_user)
         return refusals.not_running()
 
     def _sign_in(self, request: WorkspaceRequest) -> Reply:
         if request.nonce_hash:
-            return self._to_entry(request)
+            return self._redirect_to_entry(request)
         return self._refusals.not_signed_in(request.head)
 
     # The origin of a workspace or of one of its ports (ADR 0005, ADR 0013)
@@ -267,24 +269,24 @@ class Router:
         request = WorkspaceRequest(
             head, peer, workspace_id, head.target, grant.session_hash, grant.expires_at, port
         )
-        visitor = self._route_cache.visitor(grant.session_hash)
+        session_user = self._route_cache.session_user(grant.session_hash)
         route = self._route_cache.route(workspace_id)
-        if isinstance(visitor, NotCached) or isinstance(route, NotCached):
+        if isinstance(session_user, NotCached) or isinstance(route, NotCached):
             return PendingRoute(self._look_up(request, at_entry=False))
-        return self._connect(request, visitor, route)
+        return self._connect(request, session_user, route)
 
     def _connect(
-        self, request: WorkspaceRequest, visitor: Visitor | None, route: Route | None
+        self, request: WorkspaceRequest, session_user: SessionUser | None, route: Route | None
     ) -> RouteResult:
         head = request.head
-        if visitor is None or visitor.expires_at <= time.time():
-            return self._to_entry(request) if head.is_navigation else refusals.not_entered()
-        if refusal := self._refusals.access(head, visitor, route):
+        if session_user is None or session_user.expires_at <= time.time():
+            return self._redirect_to_entry(request) if head.is_navigation else refusals.not_entered()
+        if refusal := self._refusals.access(head, session_user, route):
             return refusal
         assert route is not None
         if _is_connectable(route, head):
-            return self._relay(request, visitor, route)
-        return self._to_entry(request) if head.is_navigation else refusals.not_running()
+            return self._relay(request, session_user, route)
+        return self._redirect_to_entry(request) if head.is_navigation else refusals.not_running()
 
     def _cookie_grant(self, head: RequestHead, workspace_id: str, host: str) -> cookies.CookieGrant | None:
         now = time.time()
@@ -297,20 +299,20 @@ class Router:
 
     async def _look_up(self, request: WorkspaceRequest, *, at_entry: bool) -> RouteResult:
         address = self._relays.client_text(request.head, request.peer)
-        visitor = await self._route_cache.find_visitor(request.session_hash, address)
-        route = await self._route_cache.load_route(request.workspace_id) if visitor else None
-        if visitor and not self._route_cache.remembers(request.session_hash):
+        session_user = await self._route_cache.find_session_user(request.session_hash, address)
+        route = await self._route_cache.load_route(request.workspace_id) if session_user else None
+        if session_user and not self._route_cache.is_session_cached(request.session_hash):
             # If the session ended during the route's lookup, nothing would end what opens now.
-            visitor = await self._route_cache.load_visitor(request.session_hash)
+            session_user = await self._route_cache.load_session_user(request.session_hash)
         decide = self._enter if at_entry else self._connect
-        return decide(request, visitor, route)
+        return decide(request, session_user, route)
 
-    def _relay(self, request: WorkspaceRequest, visitor: Visitor, route: Route) -> Relay | Reply:
+    def _relay(self, request: WorkspaceRequest, session_user: SessionUser, route: Route) -> Relay | Reply:
         if not request.port:
-            return self._relays.to_workspace(request, visitor, route)
-        return self._relays.to_port(request, visitor, route) or self._port_errors.off(request.head)
+            return self._relays.to_workspace(request, session_user, route)
+        return self._relays.to_port(request, session_user, route) or self._port_errors.off(request.head)
 
-    def _to_entry(self, request: WorkspaceRequest) -> Reply:
+    def _redirect_to_entry(self, request: WorkspaceRequest) -> Reply:
         """Redirect to the plain address of the workspace's entry, where everything begins again."""
         entry = self._origins.entry_url(request.workspace_id, request.port)
         return reply.redirect(f"{entry}{request.target.decode()}")

@@ -134,7 +134,7 @@ class Gateway:
 
     def admit(self, connection: ManagedConnection, share: AddressShare) -> Reply | None:
         """Register a connection, and return the refusal if there are too many."""
-        self.metrics.connected()
+        self.metrics.count_connection()
         self._connections.add(connection)
         if len(self._connections) > self.config.max_connections:
             return _too_many(503, "Too many connections.")
@@ -143,7 +143,7 @@ class Gateway:
         return None
 
     def forget(self, connection: ManagedConnection) -> None:
-        self.metrics.disconnected()
+        self.metrics.count_disconnection()
         self._connections.discard(connection)
         if self.draining and not self._connections:
             self._empty.set()
@@ -222,7 +222,7 @@ def _accept_queued(listener: socket.socket) -> list[socket.socket]:
     return queued
 
 
-async def serve(
+async def run_gateway_worker(
     config: GatewayConfig,
     *,
     stop: asyncio.Event,
@@ -235,7 +235,7 @@ async def serve(
     redis: Redis = Redis.from_url(config.redis_url, socket_timeout=5, socket_connect_timeout=5)
     try:
         cookie_key = await gateway_queries.read_cookie_key(config.database_url)
-        source = PostgresSource(engine, config.limits, counts.woke)
+        source = PostgresSource(engine, config.limits, counts.count_wake)
         gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key, counts)
         channel = InvalidationListener(config.database_url, gateway.revocation)
         reporter = ActivityReporter(
@@ -246,7 +246,7 @@ async def serve(
             await reporter.begin()
             reporting = reporter.run(config.activity_flush_interval)
             try:
-                async with _beside(channel.run(), reporting), gateway.listening(listener):
+                async with _run_alongside(channel.run(), reporting), gateway.listening(listener):
                     ready()
                     await stop.wait()
             finally:
@@ -257,8 +257,8 @@ async def serve(
 
 
 @asynccontextmanager
-async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run endless work beside the body. If one of them fails, so does the worker."""
+async def _run_alongside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run endless tasks alongside the body. If any of them fails, the worker fails."""
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(item) for item in work]
         yield

@@ -93,7 +93,7 @@ class TlsServer:
     def _receive(self, connection: socket.socket, share: AddressShare) -> None:
         if len(self._awaiting_first_byte) + len(self._handshakes) >= self._max_pending or share.is_exceeded:
             share.connections -= 1
-            connection.close()  # an error would need a handshake, which is what there is no room for
+            connection.close()  # no error reply: the handshake limit is reached
             return
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from urllib.parse import parse_qs, quote, urlencode
 
 from codehub.bus.tickets import Ticket
-from codehub.database.gateway_queries import StatusPageData, Visitor
+from codehub.database.gateway_queries import SessionUser, StatusPageData
 from codehub.domain.other_backends import left_alone_message
 from codehub.domain.ports import parse_port
 from codehub.domain.problems import OperationInProgress, Problem, RunningLimitExceeded, WorkspaceNotFound
@@ -94,14 +94,14 @@ class WorkspaceEntry:
         ticket = await self._tickets.consume(token)
         entry = f"{self._origins.entry_url(workspace_id, port)}{to}"
         if ticket is None or ticket.workspace_id != workspace_id or ticket.host != host:
-            return _restart(head, entry)
+            return _reissue_ticket(head, entry)
         if ticket.nonce_hash not in map(entry_nonce.hash_of, entry_nonce.find_nonces(head, self._origins)):
             return self._other_browser(head, entry)
         session_hash = bytes.fromhex(ticket.session_hash)
-        visitor = await self._route_cache.load_visitor(session_hash)
-        if visitor is None:
-            return _restart(head, entry)
-        cookie = self._cookie(session_hash, visitor, workspace_id, host)
+        session_user = await self._route_cache.load_session_user(session_hash)
+        if session_user is None:
+            return _reissue_ticket(head, entry)
+        cookie = self._cookie(session_hash, session_user, workspace_id, host)
         origin = self._origins.workspace_origin(workspace_id, port)
         return reply.redirect(f"{origin}{to}", ("Set-Cookie", cookie))
 
@@ -113,11 +113,11 @@ class WorkspaceEntry:
             403, "FORBIDDEN", "This ticket was issued to another browser, or cookies are blocked."
         )
 
-    def show_page(self, request: WorkspaceRequest, visitor: Visitor) -> PendingRoute:
+    def show_page(self, request: WorkspaceRequest, session_user: SessionUser) -> PendingRoute:
         """Show the page of a workspace that cannot be connected to now. This may wake the workspace."""
-        return PendingRoute(self._page(request, visitor))
+        return PendingRoute(self._page(request, session_user))
 
-    async def _page(self, request: WorkspaceRequest, visitor: Visitor) -> Reply:
+    async def _page(self, request: WorkspaceRequest, session_user: SessionUser) -> Reply:
         head = request.head
         data = await self._route_cache.source.status_page_data(request.workspace_id)
         if data is None or data.workspace.phase in (Phase.DELETING, Phase.DELETED):
@@ -130,24 +130,24 @@ class WorkspaceEntry:
         if workspace.phase is Phase.ERROR:
             return self._pages.error(head, data)
         if workspace.phase is Phase.STANDBY:
-            cause = _reason_to_ask_first(data)
+            cause = _why_confirmation_needed(data)
             if cause is not None:
                 return self._pages.stopped(head, data, cause)
-            return await self._wake(request, visitor)
+            return await self._wake(request, session_user)
         if workspace.phase is Phase.RUNNING or workspace.desired_state is DesiredState.RUNNING:
             return self._pages.loading(head, workspace)
         if workspace.phase is Phase.ARCHIVED:
             return self._pages.archived(head, workspace)
         return self._pages.pending(head, workspace)
 
-    async def _wake(self, request: WorkspaceRequest, visitor: Visitor) -> Reply:
+    async def _wake(self, request: WorkspaceRequest, session_user: SessionUser) -> Reply:
         head, source, problem = request.head, self._route_cache.source, None
         try:
-            await source.wake(request.workspace_id, visitor.username)
+            await source.wake(request.workspace_id, session_user.username)
         except WorkspaceNotFound:
             return self._pages.missing(head)
         except RunningLimitExceeded as error:
-            counted = await source.counted_workspaces(visitor.user_id, besides=request.workspace_id)
+            counted = await source.counted_workspaces(session_user.user_id, besides=request.workspace_id)
             return self._pages.over_the_limit(head, error.message, counted)
         except OperationInProgress:
             pass  # the loading page retries when that operation ends
@@ -160,15 +160,15 @@ class WorkspaceEntry:
             return self._pages.error(head, data)
         return self._pages.loading(head, data.workspace, data.home)
 
-    def _cookie(self, session_hash: bytes, visitor: Visitor, workspace_id: str, host: str) -> str:
-        grant = cookies.CookieGrant(session_hash, int(visitor.expires_at))
+    def _cookie(self, session_hash: bytes, session_user: SessionUser, workspace_id: str, host: str) -> str:
+        grant = cookies.CookieGrant(session_hash, int(session_user.expires_at))
         value = cookies.sign(self._key, grant, workspace_id, host)
         secure = "; Secure" if self._origins.secure else ""
         name = self._origins.workspace_cookie.decode()
         return f"{name}={value}; Path=/; HttpOnly; SameSite=Lax{secure}"
 
 
-def _reason_to_ask_first(data: StatusPageData) -> str | None:
+def _why_confirmation_needed(data: StatusPageData) -> str | None:
     """Return why only a click starts this workspace, or None if opening its page does.
 
     If a workspace was stopped because the disk was full, or its start was given up, each reload of an
@@ -182,7 +182,7 @@ def _reason_to_ask_first(data: StatusPageData) -> str | None:
     return workspace.error_message if workspace.error_reason is None else None
 
 
-def _restart(head: RequestHead, entry: str) -> Reply:
+def _reissue_ticket(head: RequestHead, entry: str) -> Reply:
     """Reply to a ticket that is used, expired or for another host: the entry issues a new one."""
     if head.is_navigation:
         return reply.redirect(entry)
@@ -190,7 +190,7 @@ def _restart(head: RequestHead, entry: str) -> Reply:
 
 
 def requests_page(head: RequestHead) -> bool:
-    """Return whether a person opens a page, or a client without fetch metadata (curl) requests one."""
+    """Return whether the request is for a page: a navigation, or any without fetch metadata."""
     return head.is_navigation or (head.method in (b"GET", b"HEAD") and not head.sends_fetch_metadata)
 
 

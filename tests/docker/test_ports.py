@@ -22,7 +22,7 @@ async def test_an_app_that_listens_on_all_addresses_is_reached_and_no_other(fixt
         assert fixture.engine.inside("w1", f"httpd -p {host}:{port} -h /www").returncode == 0
     async with world(apps=False) as made:
         made.facts.routes[MINE] = Route(MINE, ALICE, Phase.RUNNING, Operation.NONE, fact.upstream, "tiny")
-        made.gateway.revocation.route_changed(MINE)
+        made.gateway.revocation.on_route_changed(MINE)
         answer = await eventually(
             lambda: ask(made, EVERYWHERE), "the app to listen", lambda answer: answer[0] != 502
         )

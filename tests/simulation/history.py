@@ -227,7 +227,7 @@ class History:
         self._writes += 1
         gateways = self.open_gateways()
         if gateways and self.world.write(name, f"{self._writes:06}".encode()):
-            self.chance.choice(gateways).recorder.touch(name)
+            self.chance.choice(gateways).recorder.record_use(name)
 
     def _recover(self, name: str) -> None:
         """Recover as an owner, with a choice if one is required or nothing else has helped."""

@@ -6,7 +6,7 @@ import socket
 import struct
 from typing import cast
 
-from codehub.gateway.activity import Inspectors
+from codehub.gateway.activity import TunnelInspectors
 from codehub.gateway.address_limits import peer_address
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.body_framing import Body, FramingError, request_body
@@ -79,7 +79,7 @@ class ClientConnection(BufferedInput):
         self._share = self.gateway.addresses.enter(self.peer)
         if (refusal := self.gateway.admit(self, self._share)) is None:
             return
-        self.gateway.metrics.refused()
+        self.gateway.metrics.count_refusal()
         if self._share.is_flooded:
             self.abort()
         else:
@@ -99,7 +99,7 @@ class ClientConnection(BufferedInput):
             self._append(data)
             self._wait_for_turn()
         else:
-            self._pass_on_received(data)
+            self._relay_received(data)
 
     def eof_received(self) -> bool:
         return False  # the client reads no response any more: close the upstream's side as well
@@ -221,11 +221,11 @@ class ClientConnection(BufferedInput):
 
     def upstream_failed(self, head: RequestHead, relay: Relay) -> None:
         self._exchange = None
-        self.gateway.metrics.upstream_failed()
+        self.gateway.metrics.count_upstream_failure()
         self._write(self.gateway.router.unreachable(head, relay), head)
         self._take_next_request()
 
-    def begin_tunnel(self, upstream: UpstreamConnection, inspectors: Inspectors) -> Tunnel:
+    def begin_tunnel(self, upstream: UpstreamConnection, inspectors: TunnelInspectors) -> Tunnel:
         tunnel = Tunnel(self, upstream, inspectors)
         upstream.user = tunnel
         self._state = TUNNEL
@@ -302,7 +302,7 @@ class ClientConnection(BufferedInput):
             self._fast_path = make_fast_path(data, head, result)
 
     async def _look_up(self, head: RequestHead, lookup: PendingRoute) -> None:
-        result = await self.gateway.router.settle(lookup, head)
+        result = await self.gateway.router.finish_lookup(lookup, head)
         if self._state != BUSY or self._request is not head:
             return  # the client disconnected, or the deadline passed
         self._carry_out(head, result)
@@ -318,7 +318,7 @@ class ClientConnection(BufferedInput):
 
     def _relay(self, head: RequestHead, relay: Relay) -> None:
         if relay.session_hash:
-            role = relay.visitor.role if relay.visitor else None
+            role = relay.session_user.role if relay.session_user else None
             self._set_grant(Grant(relay.session_hash, relay.workspace_id, role))
         else:
             self._set_grant(None)
@@ -351,12 +351,12 @@ class ClientConnection(BufferedInput):
             return False
         return exchange is not None and not self._held_for_upstream
 
-    def _pass_on_received(self, data: bytes) -> None:
+    def _relay_received(self, data: bytes) -> None:
         if self._buffer or (self._tunnel is None and not self._upstream_takes_more):
             self._append(data)
             self._hold_for_buffer(True)
             return
-        taken = self._pass_on(data)
+        taken = self._relay_data(data)
         if taken < len(data) and self._state != CLOSING:
             self._buffer, self._buffer_start = data, taken
             if self._state != BUSY:
@@ -367,13 +367,13 @@ class ClientConnection(BufferedInput):
         """Process what arrived before the upstream was connected as if it arrived now."""
         self._hold_for_buffer(False)
         if data := self._take_all():
-            self._pass_on_received(data)
+            self._relay_received(data)
 
-    def _pass_on_buffered(self) -> None:
+    def _relay_buffered(self) -> None:
         if not self._buffer or not self._upstream_takes_more:
             return
         start = self._buffer_start
-        taken = self._pass_on(self._buffer[start : start + WINDOW])
+        taken = self._relay_data(self._buffer[start : start + WINDOW])
         if self._state == CLOSING:
             return
         self._drop_until(start + taken)
@@ -382,11 +382,11 @@ class ClientConnection(BufferedInput):
         else:
             self._hold_for_buffer(self._buffered > MAX_HEAD)
 
-    def _pass_on(self, data: bytes) -> int:
+    def _relay_data(self, data: bytes) -> int:
         """Relay as much as one turn allows, and return the number of bytes relayed."""
-        return self._pass_on_body(data) if self._tunnel is None else self._tunnel.client_data(data)
+        return self._relay_body(data) if self._tunnel is None else self._tunnel.client_data(data)
 
-    def _pass_on_body(self, data: bytes) -> int:
+    def _relay_body(self, data: bytes) -> int:
         exchange, body = self._exchange, self._body
         assert isinstance(exchange, Exchange) and body is not None
         try:
@@ -409,7 +409,7 @@ class ClientConnection(BufferedInput):
             if self._state == HEAD and self._buffer and not self.write_paused:
                 self._take_request()
             elif self._state in (BODY, TUNNEL):
-                self._pass_on_buffered()
+                self._relay_buffered()
         except BaseException:
             self.abort()
             raise
@@ -422,7 +422,7 @@ class ClientConnection(BufferedInput):
 
     def _refuse(self, error: BadRequestError, answer: Reply | None = None) -> None:
         message = f"The request is not valid: {error}."
-        self.gateway.metrics.refused()
+        self.gateway.metrics.count_refusal()
         self._write(answer or reply.error(error.status, "BAD_REQUEST", message, close=True), None)
 
     def _fail(self, answer: Reply) -> None:
@@ -434,7 +434,7 @@ class ClientConnection(BufferedInput):
         self._write_reply(answer, self._request)
 
     def _write_reply(self, answer: Reply, head: RequestHead | None) -> None:
-        self.gateway.metrics.answered(answer)
+        self.gateway.metrics.count_reply(answer)
         self._write(answer, head)
 
     def _write(self, answer: Reply, head: RequestHead | None) -> None:

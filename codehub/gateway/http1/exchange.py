@@ -178,10 +178,10 @@ class Exchange:
         self._response = head
         self._body = body
         self._client.response_begun()
-        self._client.gateway.metrics.relayed(head.status, perf_counter() - self._began)
+        self._client.gateway.metrics.count_relay(head.status, perf_counter() - self._began)
         if self.relay.port:
             # Count the response and not the request: a page that polls until an app listens is not activity.
-            self._client.gateway.recorder.touch(self.relay.workspace_id)
+            self._client.gateway.recorder.record_use(self.relay.workspace_id)
         return self._pass_body(self._for_client(head, close=not self._keep), data)
 
     def _for_client(self, head: ResponseHead, *, close: bool) -> bytes:
@@ -230,9 +230,9 @@ class Exchange:
         connection, self._upstream = self._upstream, None
         assert connection is not None
         self._over = True
-        self._client.gateway.metrics.relayed(head.status, perf_counter() - self._began)
+        self._client.gateway.metrics.count_relay(head.status, perf_counter() - self._began)
         self._client.transport.write(self._for_client(head, close=False))
-        inspectors = self._client.gateway.recorder.inspectors(
+        inspectors = self._client.gateway.recorder.make_inspectors(
             self.relay.activity, self.relay.workspace_id, freshly_loaded=self.relay.freshly_loaded
         )
         tunnel = self._client.begin_tunnel(connection, inspectors)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from codehub.gateway.activity import ActivityRecorder, Inspectors
+from codehub.gateway.activity import ActivityRecorder, TunnelInspectors
 from codehub.gateway.address_limits import AddressShare, AddressShares
 from codehub.gateway.config import Timeouts
 from codehub.gateway.http1.relay import Relay
@@ -23,7 +23,7 @@ from codehub.gateway.route_cache import RouteCache
 class RequestRouter(Protocol):
     def route(self, head: RequestHead, peer: str) -> RouteResult: ...
 
-    async def settle(self, lookup: PendingRoute, head: RequestHead) -> RouteResult: ...
+    async def finish_lookup(self, lookup: PendingRoute, head: RequestHead) -> RouteResult: ...
 
     def refuse_too_large(self, data: bytes) -> Reply | None: ...
 
@@ -47,7 +47,7 @@ class ManagedConnection(Protocol):
 
 
 class Worker(Protocol):
-    """What the connections of one gateway worker share."""
+    """State that connections of one worker share."""
 
     addresses: AddressShares
     draining: bool
@@ -98,8 +98,8 @@ class ClientSide(Protocol):
 
     def upstream_failed(self, head: RequestHead, relay: Relay) -> None: ...
 
-    def begin_tunnel(self, upstream: UpstreamConnection, inspectors: Inspectors) -> UpstreamUser:
-        """Relay bytes both ways from now on, and return the upstream's new user."""
+    def begin_tunnel(self, upstream: UpstreamConnection, inspectors: TunnelInspectors) -> UpstreamUser:
+        """Relay bytes both ways from now on, and return the tunnel."""
 
     def tunnel_ended(self) -> None: ...
 

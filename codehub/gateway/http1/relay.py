@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from codehub.database.gateway_queries import Route, Visitor
+from codehub.database.gateway_queries import Route, SessionUser
 from codehub.domain.images import Activity
 from codehub.gateway.http1.route_result import RouteResult
 from codehub.gateway.response_policy import ResponsePolicy
@@ -21,7 +21,7 @@ class Relay(RouteResult):
     """Empty for the API."""
     session_hash: bytes = b""
     """The session that permits the request; the connection ends with it."""
-    visitor: Visitor | None = None
+    session_user: SessionUser | None = None
     """The user of the session."""
     activity: Activity = "any"
     freshly_loaded: bool = False

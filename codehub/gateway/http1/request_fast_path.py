@@ -33,13 +33,13 @@ class RequestFastPath:
         "_prefix",
         "_relay",
         "_route",
-        "_visitor",
+        "_session_user",
         "head",
     )
 
     def __init__(self, data: bytes, head: RequestHead, relay: Relay) -> None:
-        request, visitor, route = relay.request, relay.visitor, relay.route
-        assert request is not None and visitor is not None and route is not None
+        request, session_user, route = relay.request, relay.session_user, relay.route
+        assert request is not None and session_user is not None and route is not None
         self.head = head
         self._fields = data[data.index(b"\r\n") :]
         """All of the head but its first line, as it arrived."""
@@ -49,9 +49,9 @@ class RequestFastPath:
         self._prefix = request.base + b"/"
         self._after_target = relay.wire[len(b"GET ") + len(request.target) :]
         self._always_counts = relay.always_counts
-        self._visitor = visitor
+        self._session_user = session_user
         self._route = route
-        self._expires_at = min(visitor.expires_at, request.expires_at)
+        self._expires_at = min(session_user.expires_at, request.expires_at)
 
     def repeat(self, data: bytes, route_cache: RouteCache, recorder: ActivityRecorder) -> Relay | None:
         """Return the relay of the request in `data`, or None if that request must be read in full.
@@ -62,7 +62,7 @@ class RequestFastPath:
             return None
         line = _REQUEST_LINE.fullmatch(data, 0, len(data) - len(self._fields))
         relay, route = self._relay, self._route
-        if line is None or not route_cache.holds(relay.session_hash, self._visitor, route):
+        if line is None or not route_cache.is_current(relay.session_hash, self._session_user, route):
             return None
         target = line[1]
         sent = target[self._cut :] if self._cut else target
@@ -74,9 +74,9 @@ class RequestFastPath:
         if not relay.port and sent.startswith(PORT_PATHS):
             if self._cut:
                 return None  # in path mode this is for a port, and not for the IDE
-            recorder.touch(route.workspace_id)
+            recorder.record_use(route.workspace_id)
         elif self._always_counts:
-            recorder.touch(route.workspace_id)
+            recorder.record_use(route.workspace_id)
         relay.wire = b"GET " + sent + self._after_target
         return relay
 

@@ -78,7 +78,7 @@ class ResponseHead:
             name = line[1].lower()
             self._relevant_lines.append((name, line))
             if name == b"content-length":
-                self._take_length(line[2].rstrip())
+                self._parse_content_length(line[2].rstrip())
             elif name == b"connection":
                 self.connection += b"," + line[2].lower()
             elif name == _FRAME_OPTIONS:
@@ -86,27 +86,27 @@ class ResponseHead:
             elif name == b"upgrade":
                 self.upgrade = line[2].rstrip().lower()
             elif name == b"transfer-encoding":
-                self._take_encoding(line[2].rstrip().lower())
+                self._parse_transfer_encoding(line[2].rstrip().lower())
         if self.transfer_encoding and (self.length is not None or self.minor == 0):
             raise BadResponseError("the response has two kinds of framing")
 
-    def _take_length(self, value: bytes) -> None:
+    def _parse_content_length(self, value: bytes) -> None:
         if self.length is not None or not _LENGTH.fullmatch(value):
             raise BadResponseError("the response's Content-Length is not valid")
         self.length = int(value)
 
-    def _take_encoding(self, value: bytes) -> None:
+    def _parse_transfer_encoding(self, value: bytes) -> None:
         if self.transfer_encoding or value != b"chunked":
             raise BadResponseError("the response's Transfer-Encoding is not understood")
         self.transfer_encoding = value
 
     @property
-    def _bodyless(self) -> bool:
+    def _has_no_body(self) -> bool:
         return self.status < 200 or self.status == _NO_CONTENT
 
     def body(self, method: bytes) -> Body:
         """Return the framing of the body, by the rules of RFC 9112, 6.3, in their order."""
-        if method == b"HEAD" or self._bodyless or self.status == _NOT_MODIFIED:
+        if method == b"HEAD" or self._has_no_body or self.status == _NOT_MODIFIED:
             return LengthBody(0)
         if self.transfer_encoding:
             return ChunkedBody()
@@ -136,25 +136,25 @@ class ResponseHead:
     def _rewrite(self, from_workspace: bool, own_origin: bool, close: bool) -> bytes:
         parts, position = [b"HTTP/1.1 "], 9
         for name, line in self._relevant_lines:
-            if self._is_removed(name, line, from_workspace=from_workspace, own_origin=own_origin):
+            if self._is_dropped_field(name, line, from_workspace=from_workspace, own_origin=own_origin):
                 parts.append(self._data[position : line.start() + 1])
                 position = line.end() + 2
         parts.append(self._data[position:-2])
         if self.status == 101:
             parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
         else:
-            if self.transfer_encoding and not self._bodyless:
+            if self.transfer_encoding and not self._has_no_body:
                 parts.append(b"Transfer-Encoding: chunked\r\n")
             if close and self.status >= 200:
                 parts.append(b"Connection: close\r\n")
         parts.append(b"\r\n")
         return b"".join(parts)
 
-    def _is_removed(
+    def _is_dropped_field(
         self, name: bytes, line: re.Match[bytes], *, from_workspace: bool, own_origin: bool
     ) -> bool:
         if name == b"content-length":
-            return self._bodyless
+            return self._has_no_body
         if name == b"set-cookie":
             return from_workspace and not may_set(line[2])
         if name == _FRAME_OPTIONS or (name == _SERVICE_WORKER and own_origin):

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from codehub.gateway.activity import Inspectors
+from codehub.gateway.activity import TunnelInspectors
 from codehub.gateway.http1.interfaces import ClientSide
 from codehub.gateway.http1.upstream import COPIED, UpstreamConnection
 
@@ -13,13 +13,15 @@ CLOSE_SECONDS: Final = 5.0
 class Tunnel:
     __slots__ = ("_client", "_from_client", "_from_upstream", "_inspectors", "_upstream")
 
-    def __init__(self, client: ClientSide, upstream: UpstreamConnection, inspectors: Inspectors) -> None:
+    def __init__(
+        self, client: ClientSide, upstream: UpstreamConnection, inspectors: TunnelInspectors
+    ) -> None:
         self._client = client
         self._upstream = upstream
         self._inspectors = inspectors
         self._from_client = inspectors.from_client
         self._from_upstream = inspectors.from_upstream
-        client.gateway.metrics.websocket_opened()
+        client.gateway.metrics.count_websocket_opened()
 
     def client_data(self, data: bytes) -> int:
         """Relay as much as one turn allows, and return the number of bytes relayed."""
@@ -48,7 +50,7 @@ class Tunnel:
 
     def _end(self) -> None:
         self._inspectors.close()
-        self._client.gateway.metrics.websocket_closed()
+        self._client.gateway.metrics.count_websocket_closed()
 
     def client_writable(self, writable: bool) -> None:
         self._upstream.hold(not writable)

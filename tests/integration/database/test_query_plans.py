@@ -109,7 +109,10 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
         lambda conn: gateway_queries.counted_workspaces(conn, OWNER, besides="none"),
         {"ix_workspaces_counted"},
     ),
-    "a visitor": (lambda conn: gateway_queries.find_visitor(conn, SESSION, NEWEST), {"pk_sessions"}),
+    "a session": (
+        lambda conn: gateway_queries.find_session_user(conn, SESSION, NEWEST),
+        {"pk_sessions"},
+    ),
     "watched sessions": (lambda conn: sessions.valid_sessions(conn, [SESSION], NEWEST), {"pk_sessions"}),
     "signing in": (lambda conn: sessions.open_session(conn, OWNER, NEWEST), {"ix_sessions_expires_at"}),
     "signing out": (lambda conn: sessions.end_session(conn, SESSION), {"pk_sessions"}),

@@ -24,7 +24,7 @@ from typing import Any
 import uvloop
 
 from codehub import log
-from codehub.database.gateway_queries import Route, Visitor
+from codehub.database.gateway_queries import Route, SessionUser
 from codehub.domain.images import Activity
 from codehub.domain.states import Operation, Phase
 from codehub.domain.user_limits import Limits
@@ -201,13 +201,13 @@ class _CommandServer:
         self.facts = InMemoryFacts()
         self.gateway = Gateway(config, self.facts, InMemoryTickets(), KEY)
         self.gateway.route_cache._answered_at = math.inf  # the push channel always answers
-        self.facts.visitors[session_hash(SESSION)] = Visitor(ALICE, "alice", FAR_FUTURE)
+        self.facts.session_users[session_hash(SESSION)] = SessionUser(ALICE, "alice", FAR_FUTURE)
         self.set_phase(Phase.RUNNING)
 
     def set_phase(self, phase: Phase) -> None:
         upstream = self.upstream if phase is Phase.RUNNING else None
         self.facts.routes[MINE] = Route(MINE, ALICE, phase, Operation.NONE, upstream, IMAGE)
-        self.gateway.revocation.route_changed(MINE)
+        self.gateway.revocation.on_route_changed(MINE)
 
     def resources(self) -> dict[str, Any]:
         gc.collect()
@@ -224,9 +224,9 @@ class _CommandServer:
                 "pool": len(gateway.pool._idle),
                 "connected sessions": len(open_connections._of_session),
                 "connected workspaces": len(open_connections._of_workspace),
-                "visitors": len(route_cache._visitors.known),
+                "session_users": len(route_cache._session_users.known),
                 "routes": len(route_cache._routes.known),
-                "lookups": len(route_cache._visitors._lookups) + len(route_cache._routes._lookups),
+                "lookups": len(route_cache._session_users._lookups) + len(route_cache._routes._lookups),
                 "seen": len(gateway.recorder._seen),
                 "inspectors": len(gateway.recorder._inspectors),
                 "checks": len(gateway.revocation._checks),

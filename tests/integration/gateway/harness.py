@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from codehub.bus.tickets import Ticket
 from codehub.database.gate import RecoverFrom
-from codehub.database.gateway_queries import Route, StatusPageData, Visitor
+from codehub.database.gateway_queries import Route, SessionUser, StatusPageData
 from codehub.domain.audit import Actor
 from codehub.domain.conditions import initial_conditions
 from codehub.domain.states import DesiredState, Operation, Phase
@@ -84,7 +84,7 @@ class InMemoryFacts:
     """In-memory stand-in for the database, which counts lookups and records requests of users."""
 
     def __init__(self) -> None:
-        self.visitors: dict[bytes, Visitor] = {}
+        self.session_users: dict[bytes, SessionUser] = {}
         self.routes: dict[str, Route] = {}
         self.page_data: dict[str, StatusPageData] = {}
         self.counted: list[Workspace] = []
@@ -94,9 +94,9 @@ class InMemoryFacts:
         self.wake_error: Exception | None = None
         self.lookups = 0
 
-    async def visitor(self, id_hash: bytes) -> Visitor | None:
+    async def session_user(self, id_hash: bytes) -> SessionUser | None:
         self.lookups += 1
-        return self.visitors.get(id_hash)
+        return self.session_users.get(id_hash)
 
     async def route(self, workspace_id: str) -> Route | None:
         self.lookups += 1
@@ -279,8 +279,8 @@ class World:
         self.gateway = Gateway(self.config, self.facts, self.tickets, KEY, self.metrics.of_worker(0))
         self.gateway.route_cache._answered_at = math.inf  # the push channel always answers
         self.host = self.config.origins.workspace_host(MINE) if apps else self.platform
-        self.facts.visitors[session_hash(SESSION)] = Visitor(ALICE, "alice", time.time() + 3600)
-        self.facts.visitors[session_hash("bob-session")] = Visitor(BOB, "bob", time.time() + 3600)
+        self.facts.session_users[session_hash(SESSION)] = SessionUser(ALICE, "alice", time.time() + 3600)
+        self.facts.session_users[session_hash("bob-session")] = SessionUser(BOB, "bob", time.time() + 3600)
         self.set_phase(MINE, Phase.RUNNING)
 
     def set_phase(
@@ -295,7 +295,7 @@ class World:
         self.facts.routes[workspace_id] = Route(workspace_id, ALICE, phase, operation, upstream, image)
         workspace = make_workspace(workspace_id, phase, **({"operation": operation} | changes))
         self.facts.page_data[workspace_id] = StatusPageData(workspace, [])
-        self.gateway.revocation.route_changed(workspace_id)
+        self.gateway.revocation.on_route_changed(workspace_id)
 
     def cookie(self, workspace_id: str = MINE, session: str = SESSION, host: str | None = None) -> str:
         grant = CookieGrant(session_hash(session), int(time.time()) + 3600)

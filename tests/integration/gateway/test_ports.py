@@ -281,7 +281,7 @@ async def test_a_websocket_to_a_port_ends_when_its_permission_is_revoked(origin_
                 pass
         assert refused.value.response.status_code == 403
         for revoke in (
-            lambda: origin_mode.gateway.revocation.session_ended(session_hash(SESSION)),
+            lambda: origin_mode.gateway.revocation.on_session_ended(session_hash(SESSION)),
             lambda: origin_mode.set_phase(MINE, Phase.STANDBY),
         ):
             async with open_websocket(origin_mode, port, origin=f"http://{origin_mode.host}") as connection:
@@ -368,7 +368,7 @@ async def test_the_hosts_loopback_cannot_be_reached_through_a_port(address: str)
             upstream = f"tcp:{address}:{app.port}"
             route = Route(MINE, ALICE, Phase.RUNNING, Operation.NONE, upstream, "code-server")
             made.facts.routes[MINE] = route
-            made.gateway.revocation.route_changed(MINE)
+            made.gateway.revocation.on_route_changed(MINE)
         for more in (NAVIGATE, FETCH):
             assert ports_are_off(*await origin_mode.ask(to_port(origin_mode, app.port, more=more)))
             assert ports_are_off(*await path_mode.ask(path_mode.entrance(f"/proxy/{app.port}/", more=more)))

@@ -31,7 +31,7 @@ from codehub.domain.user_limits import Limits
 from codehub.gateway.config import GatewayConfig
 from codehub.gateway.metrics import GatewayMetrics
 from codehub.gateway.postgres_source import PostgresSource
-from codehub.gateway.server import serve
+from codehub.gateway.server import run_gateway_worker
 from tests.integration.gateway.browser import Browser
 from tests.integration.gateway.harness import HELLO, NAVIGATE, Client, Upstream, header, status
 from tests.services import free_port
@@ -158,7 +158,9 @@ async def served(database_url: str, redis_url: str) -> AsyncIterator[Installatio
         await made.ide.start()
         ready = asyncio.Event()
         made.serving = asyncio.create_task(
-            serve(made.config, stop=made.stopping, ready=ready.set, metrics=made.metrics.of_worker(0))
+            run_gateway_worker(
+                made.config, stop=made.stopping, ready=ready.set, metrics=made.metrics.of_worker(0)
+            )
         )
         await asyncio.wait_for(ready.wait(), PATIENCE)
         try:
@@ -217,7 +219,7 @@ async def _deletion(served: Installation) -> None:
 async def test_a_recovery_by_a_form_is_in_the_audit_log(served: Installation) -> None:
     """Forms of pages without scripts do not call the API."""
     await served.change(phase="ERROR", error_reason="Timeout", error_message="too slow")
-    source = PostgresSource(served.engine, Limits(2, 2), woke=lambda: None)
+    source = PostgresSource(served.engine, Limits(2, 2), count_wake=lambda: None)
     alice = Actor.person(served.user_id, "alice", Role.USER, "192.0.2.7")
     await source.recover(served.workspace_id, alice, None)
     with pytest.raises(Problem):
@@ -459,7 +461,7 @@ async def test_a_gateway_whose_port_is_in_use_leaves_no_registration(served: Ins
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = replace(served.config, port=listener.getsockname()[1])
         with pytest.raises(OSError, match="in use"):
-            await serve(config, stop=asyncio.Event(), ready=lambda: None)
+            await run_gateway_worker(config, stop=asyncio.Event(), ready=lambda: None)
     assert await served.report_ages() == []
 
 
@@ -470,7 +472,7 @@ async def test_a_worker_that_fails_leaves_no_registration(served: Installation) 
         raise RuntimeError("not today")
 
     with pytest.raises(ExceptionGroup):
-        await serve(served.config, stop=asyncio.Event(), ready=fail)
+        await run_gateway_worker(served.config, stop=asyncio.Event(), ready=fail)
     assert await served.report_ages() == []
 
 

@@ -175,12 +175,14 @@ async def test_a_client_without_fetch_metadata_enters_with_its_cookies(origin_mo
 
 async def test_each_entry_renews_the_cookie_for_the_current_session(origin_mode: World) -> None:
     """A cookie of an older session would become invalid with that session."""
-    origin_mode.facts.visitors[session_hash("newer")] = origin_mode.facts.visitors[session_hash(SESSION)]
+    origin_mode.facts.session_users[session_hash("newer")] = origin_mode.facts.session_users[
+        session_hash(SESSION)
+    ]
     browser = Browser(origin_mode)
     entry = f"{origin_mode.config.origins.entry_url(MINE)}/"
     await browser.open(entry)
     browser.jar[origin_mode.platform]["session"] = "newer"
     await browser.open(entry)
-    del origin_mode.facts.visitors[session_hash(SESSION)]
-    origin_mode.gateway.revocation.session_ended(session_hash(SESSION))
+    del origin_mode.facts.session_users[session_hash(SESSION)]
+    origin_mode.gateway.revocation.on_session_ended(session_hash(SESSION))
     assert (await browser.navigate(f"http://{origin_mode.host}/")).body == "hello"

@@ -153,7 +153,7 @@ async def test_an_event_stream_is_recognized_by_an_escaped_path() -> None:
             )
             await client.head()
             if client is clients[0]:
-                made.gateway.revocation.session_ended(session_hash(SESSION))
+                made.gateway.revocation.on_session_ended(session_hash(SESSION))
                 await client.rest()
         await asyncio.wait_for(made.gateway._drain(), PATIENCE)
         await clients[1].rest()
@@ -162,10 +162,10 @@ async def test_an_event_stream_is_recognized_by_an_escaped_path() -> None:
 async def test_a_lost_push_channel_empties_the_route_cache(origin_mode: World) -> None:
     await origin_mode.ask(origin_mode.request())
     route_cache = origin_mode.gateway.route_cache
-    assert route_cache._visitors.known and route_cache._routes.known
-    origin_mode.gateway.revocation.channel_lost()
-    assert not route_cache._visitors.known and not route_cache._routes.known
-    origin_mode.facts.visitors.clear()
+    assert route_cache._session_users.known and route_cache._routes.known
+    origin_mode.gateway.revocation.on_channel_lost()
+    assert not route_cache._session_users.known and not route_cache._routes.known
+    origin_mode.facts.session_users.clear()
     assert status((await origin_mode.ask(origin_mode.request()))[0]) == 401
 
 

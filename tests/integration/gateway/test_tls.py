@@ -115,7 +115,9 @@ async def test_a_websocket_passes_and_ends_with_its_session(secured: World, file
             for size in (1, 100_000, 3_000_000):
                 await opened.send(b"x" * size)
                 assert await opened.recv() == b"x" * size
-            secured.gateway.revocation.session_ended(next(iter(secured.gateway.open_connections.sessions())))
+            secured.gateway.revocation.on_session_ended(
+                next(iter(secured.gateway.open_connections.sessions()))
+            )
             await asyncio.wait_for(opened.wait_closed(), PATIENCE)
 
 

@@ -10,7 +10,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, unix_serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from codehub.database.gateway_queries import Route, Visitor
+from codehub.database.gateway_queries import Route, SessionUser
 from codehub.domain.states import Phase, Role
 from tests.integration.gateway.harness import (
     MINE,
@@ -150,8 +150,8 @@ async def test_other_upgrades_are_not_relayed(origin_mode: World) -> None:
 
 async def test_logout_ends_open_sockets_at_once(origin_mode: World, echo: Echo) -> None:
     async with open_websocket(origin_mode) as socket:
-        del origin_mode.facts.visitors[session_hash(SESSION)]
-        origin_mode.gateway.revocation.session_ended(session_hash(SESSION))
+        del origin_mode.facts.session_users[session_hash(SESSION)]
+        origin_mode.gateway.revocation.on_session_ended(session_hash(SESSION))
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
         await until(lambda: echo.open == 0, "the socket to end")
@@ -163,8 +163,8 @@ async def test_a_session_that_ends_during_the_route_lookup_opens_nothing(
     find_route = origin_mode.facts.route
 
     async def logout_meanwhile(workspace_id: str) -> Route | None:
-        origin_mode.facts.visitors.pop(session_hash(SESSION), None)
-        origin_mode.gateway.revocation.session_ended(session_hash(SESSION))
+        origin_mode.facts.session_users.pop(session_hash(SESSION), None)
+        origin_mode.gateway.revocation.on_session_ended(session_hash(SESSION))
         return await find_route(workspace_id)
 
     monkeypatch.setattr(origin_mode.gateway.route_cache._routes, "_read", logout_meanwhile)
@@ -175,8 +175,8 @@ async def test_a_session_that_ends_during_the_route_lookup_opens_nothing(
 
 async def test_a_deleted_user_loses_open_sockets(origin_mode: World, echo: Echo) -> None:
     async with open_websocket(origin_mode) as socket:
-        del origin_mode.facts.visitors[session_hash(SESSION)]
-        origin_mode.gateway.revocation.user_changed("01alice0000000000000000000")
+        del origin_mode.facts.session_users[session_hash(SESSION)]
+        origin_mode.gateway.revocation.on_user_changed("01alice0000000000000000000")
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
 
@@ -192,12 +192,12 @@ async def test_a_workspace_that_no_longer_runs_loses_open_sockets(origin_mode: W
 
 
 def end_session(origin_mode: World) -> None:
-    del origin_mode.facts.visitors[session_hash(SESSION)]
+    del origin_mode.facts.session_users[session_hash(SESSION)]
 
 
 def change_role(origin_mode: World) -> None:
-    visitors = origin_mode.facts.visitors
-    visitors[session_hash(SESSION)] = replace(visitors[session_hash(SESSION)], role=Role.ADMIN)
+    session_users = origin_mode.facts.session_users
+    session_users[session_hash(SESSION)] = replace(session_users[session_hash(SESSION)], role=Role.ADMIN)
 
 
 revocations = pytest.mark.parametrize("revoke", [end_session, change_role])
@@ -208,13 +208,13 @@ async def test_a_revocation_during_an_outage_of_the_push_channel_takes_effect_af
     origin_mode: World, echo: Echo, revoke: Callable[[World], None]
 ) -> None:
     async with open_websocket(origin_mode) as socket:
-        origin_mode.gateway.revocation.channel_lost()
-        origin_mode.gateway.revocation.channel_regained()
+        origin_mode.gateway.revocation.on_channel_lost()
+        origin_mode.gateway.revocation.on_channel_regained()
         await socket.send("still here")
         assert await socket.recv() == "still here"
-        origin_mode.gateway.revocation.channel_lost()
+        origin_mode.gateway.revocation.on_channel_lost()
         revoke(origin_mode)
-        origin_mode.gateway.revocation.channel_regained()
+        origin_mode.gateway.revocation.on_channel_regained()
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
 
@@ -224,9 +224,9 @@ async def test_a_failed_check_is_retried(
     origin_mode: World, echo: Echo, revoke: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codehub.gateway.revocation.RETRY_SECONDS", 0.05)
-    read, attempts = origin_mode.gateway.route_cache._visitors._read, 0
+    read, attempts = origin_mode.gateway.route_cache._session_users._read, 0
 
-    async def fail_once(id_hash: bytes) -> Visitor | None:
+    async def fail_once(id_hash: bytes) -> SessionUser | None:
         nonlocal attempts
         attempts += 1
         if attempts == 1:
@@ -234,10 +234,10 @@ async def test_a_failed_check_is_retried(
         return await read(id_hash)
 
     async with open_websocket(origin_mode) as socket:
-        origin_mode.gateway.revocation.channel_lost()
-        origin_mode.gateway.route_cache._visitors._read = fail_once
+        origin_mode.gateway.revocation.on_channel_lost()
+        origin_mode.gateway.route_cache._session_users._read = fail_once
         revoke(origin_mode)
-        origin_mode.gateway.revocation.channel_regained()
+        origin_mode.gateway.revocation.on_channel_regained()
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(socket.recv(), PATIENCE)
         assert attempts == 2
@@ -263,7 +263,7 @@ async def open_event_stream(origin_mode: World) -> Client:
 
 async def test_an_event_stream_ends_with_its_session(origin_mode: World) -> None:
     client = await open_event_stream(origin_mode)
-    origin_mode.gateway.revocation.session_ended(session_hash(SESSION))
+    origin_mode.gateway.revocation.on_session_ended(session_hash(SESSION))
     await client.rest()
     await until(lambda: origin_mode.api.open == 0, "the stream to end")
 
@@ -272,15 +272,19 @@ async def test_an_event_stream_ends_when_the_role_of_its_user_changes(origin_mod
     client = await open_event_stream(origin_mode)
     revocation, user_id = (
         origin_mode.gateway.revocation,
-        origin_mode.facts.visitors[session_hash(SESSION)].user_id,
+        origin_mode.facts.session_users[session_hash(SESSION)].user_id,
     )
-    events = lambda: revocation.user_changed("another"), revocation.channel_lost, revocation.channel_regained
+    events = (
+        lambda: revocation.on_user_changed("another"),
+        revocation.on_channel_lost,
+        revocation.on_channel_regained,
+    )
     for event in events:
         event()
         await until(lambda: not revocation._checks, "the check")
         assert origin_mode.api.open == 1
     change_role(origin_mode)
-    revocation.user_changed(user_id)
+    revocation.on_user_changed(user_id)
     await client.rest()
     await until(lambda: origin_mode.api.open == 0, "the stream to end")
 

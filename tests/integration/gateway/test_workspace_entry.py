@@ -172,8 +172,8 @@ async def test_without_its_cookie_a_workspace_origin_redirects_navigations_only(
 
 async def test_a_cookie_is_valid_only_for_a_live_session_of_the_owner(origin_mode: World) -> None:
     assert status((await origin_mode.ask(origin_mode.request()))[0]) == 200
-    del origin_mode.facts.visitors[session_hash(SESSION)]
-    origin_mode.gateway.revocation.session_ended(session_hash(SESSION))
+    del origin_mode.facts.session_users[session_hash(SESSION)]
+    origin_mode.gateway.revocation.on_session_ended(session_hash(SESSION))
     assert status((await origin_mode.ask(origin_mode.request()))[0]) == 401
     bobs_cookie = origin_mode.cookie(session="bob-session")
     bob = f"GET / HTTP/1.1\r\nHost: {origin_mode.host}\r\nCookie: {bobs_cookie}\r\n\r\n"

@@ -73,7 +73,7 @@ def channel_call(channel: bytes, method: bytes) -> bytes:
 def sees(*messages: bytes) -> bool:
     """Return whether the last message counts as activity."""
     recorder = ActivityRecorder()
-    reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
+    reader = recorder.make_inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
     for item in messages[:-1]:
         read(reader, frame(item))
@@ -140,7 +140,7 @@ def test_presence_counts_at_every_flush_until_it_ends_or_expires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorder = ActivityRecorder()
-    inspectors = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False)
+    inspectors = recorder.make_inspectors("vscode", WORKSPACE, freshly_loaded=False)
     assert inspectors.from_client is not None
     read(inspectors.from_client, frame(PRESENT))
     assert recorder.collect()
@@ -158,7 +158,7 @@ def test_presence_counts_at_every_flush_until_it_ends_or_expires(
 
 def test_presence_ends_without_keepalives_but_edits_still_count(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = ActivityRecorder()
-    reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
+    reader = recorder.make_inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
     read(reader, frame(PRESENT))
     assert recorder.collect()
@@ -192,7 +192,7 @@ def test_only_keepalives_show_that_a_window_is_in_front(
 ) -> None:
     """A hidden window still answers the server."""
     recorder = ActivityRecorder()
-    reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
+    reader = recorder.make_inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
     now = 1000.0
     monkeypatch.setattr(activity.time, "monotonic", lambda: now)
@@ -235,7 +235,7 @@ def test_a_frame_that_comes_alone_is_read_as_any_other(size: int, masked: bool) 
 
 def test_another_ide_counts_by_its_data_frames_alone() -> None:
     recorder = ActivityRecorder()
-    inspectors = recorder.inspectors("any", WORKSPACE, freshly_loaded=False)
+    inspectors = recorder.make_inspectors("any", WORKSPACE, freshly_loaded=False)
     assert inspectors.from_client is not None and inspectors.from_upstream is not None
     read(inspectors.from_client, frame(b"ping", opcode=9))
     read(inspectors.from_upstream, frame(b"pong", opcode=10, masked=False))
@@ -248,7 +248,7 @@ def test_a_newly_loaded_window_is_present_until_it_reports_otherwise() -> None:
     hello = message(b'{"type":"connectionType","desiredConnectionType":2}', kind=2)
     for fresh in (True, False):
         recorder = ActivityRecorder()
-        reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=fresh).from_client
+        reader = recorder.make_inspectors("vscode", WORKSPACE, freshly_loaded=fresh).from_client
         assert reader is not None
         read(reader, frame(hello))
         assert bool(recorder.collect()) is fresh
@@ -289,7 +289,7 @@ def test_a_name_that_two_pieces_share_is_found(position: int) -> None:
 
 def test_a_keepalive_behind_a_long_message_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = ActivityRecorder()
-    reader = recorder.inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
+    reader = recorder.make_inspectors("vscode", WORKSPACE, freshly_loaded=False).from_client
     assert reader is not None
     now = 1000.0
     monkeypatch.setattr(activity.time, "monotonic", lambda: now)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codehub.database.gateway_queries import Route, Visitor
+from codehub.database.gateway_queries import Route, SessionUser
 from codehub.domain.images import Activity
 from codehub.domain.states import Operation, Phase
 from codehub.domain.user_limits import Limits
@@ -55,7 +55,7 @@ class GatewayFixture:
         self.route_cache.channel_answered()
         for name in ("alice", "bob"):
             session = cookies.session_hash(name.encode())
-            self.route_cache._visitors.known[session] = Visitor(name, name, time.time() + 1000)
+            self.route_cache._session_users.known[session] = SessionUser(name, name, time.time() + 1000)
         for workspace_id, owner in ((ONE, "alice"), (TWO, "alice"), (FOREIGN, "bob")):
             upstream = f"{ADDRESSES[workspace_id]}:{IDE}"
             route = Route(workspace_id, owner, Phase.RUNNING, Operation.NONE, upstream, "any")

@@ -39,7 +39,7 @@ class ConnectionFixture:
         self.world = World(Path("/nowhere"), apps=False)
         self.world.set_phase(MINE, Phase.RUNNING, image=image)
         self.gateway = self.world.gateway
-        self.gateway.revocation.channel_answered()
+        self.gateway.revocation.on_channel_answered()
         self.gateway.pool.connect = self._connect  # type: ignore[method-assign]
         self.up, self.down = FakeTransport(), FakeTransport()
         self.upstream = UpstreamConnection("", self.gateway.pool)

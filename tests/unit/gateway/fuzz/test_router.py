@@ -38,7 +38,7 @@ GOOD = tuple(
 
 def a_world(apps: bool) -> World:
     made = World(Path("/nowhere"), apps=apps)
-    made.gateway.revocation.channel_answered()
+    made.gateway.revocation.on_channel_answered()
     made.set_phase(THEIRS, Phase.STANDBY, Operation.NONE)
     return made
 
@@ -62,7 +62,7 @@ async def test_routing_always_returns_a_result(data: bytes, apps: bool) -> None:
     for _ in range(2):  # the second time from memory
         result = made.gateway.router.route(head, "192.0.2.7")
         if isinstance(result, PendingRoute):
-            result = await made.gateway.router.settle(result, head)
+            result = await made.gateway.router.finish_lookup(result, head)
         if isinstance(result, Relay):
             check_relay(head, result)
         else:

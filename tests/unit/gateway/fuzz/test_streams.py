@@ -96,7 +96,7 @@ class StreamFixture:
         self.world = World(Path("/nowhere"), apps=False)
         self.received = UpstreamLog()
         gateway = self.world.gateway
-        gateway.revocation.channel_answered()
+        gateway.revocation.on_channel_answered()
         gateway.pool.connect = self._connect  # type: ignore[method-assign]
         self.client = RecordingConnection(gateway)
         self.wire = FakeTransport()
