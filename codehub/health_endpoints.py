@@ -69,7 +69,7 @@ async def _check_database(url: str) -> dict[CheckName, CheckResult]:
         async with asyncio.timeout(CHECK_TIMEOUT):
             connection = await health_checks.connect(url, CHECK_TIMEOUT)
             try:
-                return await _read(connection)
+                return await _check_contents(connection)
             finally:
                 connection.terminate()
     except TimeoutError:
@@ -80,7 +80,7 @@ async def _check_database(url: str) -> dict[CheckName, CheckResult]:
     return dict.fromkeys(CheckName, rest) | {CheckName.DATABASE: CheckResult(False, failure)}
 
 
-async def _read(connection: "Connection[Record]") -> dict[CheckName, CheckResult]:
+async def _check_contents(connection: "Connection[Record]") -> dict[CheckName, CheckResult]:
     answers = {CheckName.DATABASE: CheckResult(True, "PostgreSQL answers.")}
     revision = await health_checks.read_revision(connection)
     try:
@@ -88,11 +88,11 @@ async def _read(connection: "Connection[Record]") -> dict[CheckName, CheckResult
     except schema_version.SchemaError as error:
         rest = unknown("the schema is not the one of this version.")
         return dict.fromkeys(CheckName, rest) | answers | {CheckName.SCHEMA: CheckResult(False, f"{error}.")}
-    recorded = await health_checks.read(connection)
+    recorded = await health_checks.read_health(connection)
     return (
         answers
         | {
-            CheckName.DATABASE_SPACE: judge_database_space(await health_checks.has_space(connection)),
+            CheckName.DATABASE_SPACE: judge_database_space(await health_checks.can_write_to_disk(connection)),
             CheckName.SCHEMA: CheckResult(True, f"The schema is at version {revision}."),
             CheckName.COORDINATOR: judge_heartbeat(recorded.heartbeat),
             CheckName.STORAGE: judge_claims(recorded.unclaimed),

@@ -43,7 +43,7 @@ def prepare(services: Services, upstreams: Mapping[str, str]) -> tuple[dict[str,
 async def _populate(database_url: str, upstreams: Mapping[str, str]) -> str:
     engine = create_engine(database_url)
     try:
-        await installation.ensure(engine, new_id(), 2_000_000)
+        await installation.load_or_create_installation(engine, new_id(), 2_000_000)
         owner = await accounts.create_account(engine, "bench", "bench-password", actor=CLI, now=utc_now())
         async with engine.begin() as conn:
             for workspace_id, upstream in upstreams.items():

@@ -84,7 +84,7 @@ async def read_audit_log(
     )
     async with services.engine.connect() as conn:
         rows = await audit.read_entries(conn, filters, limit + 1)
-    items = [_entry(row) for row in rows[:limit]]
+    items = [_to_entry_view(row) for row in rows[:limit]]
     return AuditPage(items=items, next=items[-1].id if len(rows) > limit else None)
 
 
@@ -95,7 +95,7 @@ def _id_or_name(text: str | None) -> tuple[str | None, str | None]:
     return None, text
 
 
-def _entry(row: Row[Any]) -> AuditEntryView:
+def _to_entry_view(row: Row[Any]) -> AuditEntryView:
     target = None
     if row.target_kind is not None:
         target = AuditTarget(kind=row.target_kind, id=row.target_id, name=row.target_name)

@@ -25,7 +25,7 @@ class BodyLimitMiddleware:
             return
         try:
             async with asyncio.timeout(MAX_SECONDS):
-                body = None if _declared_length(scope) > MAX_BODY else await _read(receive)
+                body = None if _declared_length(scope) > MAX_BODY else await _read_body(receive)
         except TimeoutError:
             await envelope(408, "TIMEOUT", "The body of the request took too long to arrive.")(
                 scope, receive, send
@@ -45,7 +45,7 @@ def _declared_length(scope: Scope) -> int:
     return int(length) if length.isascii() and length.isdigit() and len(length) < 19 else MAX_BODY + 1
 
 
-async def _read(receive: Receive) -> bytes | None:
+async def _read_body(receive: Receive) -> bytes | None:
     body = bytearray()
     while True:
         message = await receive()

@@ -178,7 +178,7 @@ async def _stop_as_admin(
     """Stop another user's workspace. The row may be locked first, because no limit applies to a stop."""
     if body.requested_state is None:
         return
-    before = await gate.lock(audited.conn, owned.workspace.id)
+    before = await gate.lock_workspace(audited.conn, owned.workspace.id)
     workspace = await gate.set_desired_state(
         audited.conn,
         before.id,

@@ -44,7 +44,7 @@ class ActivityLog:
 
     async def read(self) -> ActivitySnapshot:
         members: list[tuple[bytes | str, float]] = await self.redis.zrange(KEY, 0, -1, withscores=True)  # type: ignore[assignment]
-        scores = {_text(member): score for member, score in members}
+        scores = {_decode_text(member): score for member, score in members}
         return ActivitySnapshot(
             {member: score for member, score in scores.items() if not member.startswith(GATEWAY)},
             {
@@ -64,5 +64,5 @@ class ActivityLog:
         return int(await self.redis.eval(_REMOVE, 1, KEY, *arguments))
 
 
-def _text(value: bytes | str) -> str:
+def _decode_text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value

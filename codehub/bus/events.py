@@ -186,7 +186,7 @@ class Subscriptions:
     def _dispatch(self, message: Mapping[str, Any]) -> None:
         if message["type"] not in ("subscribe", "message"):
             return
-        name = _text(message["channel"]).removeprefix(self._prefix)
+        name = _decode_text(message["channel"]).removeprefix(self._prefix)
         if message["type"] == "subscribe":
             self._confirm(name)
         elif name == EVERYONE:
@@ -240,5 +240,5 @@ class Subscriptions:
             logger.debug("unsubscribing failed; the subscription ended with its connection", error=str(error))
 
 
-def _text(value: bytes | str) -> str:
+def _decode_text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value

@@ -39,10 +39,10 @@ def check_certificate(settings: Settings) -> list[Finding]:
         found = given.examine()
     except CertificateError as error:
         return [fail("certificate", str(error), "renew it, or correct TLS_CERT_FILE and TLS_KEY_FILE")]
-    return [_names(settings, found), _age(found, utc_now())]
+    return [_check_names(settings, found), _check_expiry(found, utc_now())]
 
 
-def _names(settings: Settings, found: Certificate) -> Finding:
+def _check_names(settings: Settings, found: Certificate) -> Finding:
     needed = [settings.public_host]
     if apps := urlsplit(f"//{settings.apps_host}").hostname:
         needed.append(f"*.{apps}")
@@ -55,7 +55,7 @@ def _names(settings: Settings, found: Certificate) -> Finding:
     return ok("certificate", f"covers {' and '.join(needed)}")
 
 
-def _age(found: Certificate, now: datetime) -> Finding:
+def _check_expiry(found: Certificate, now: datetime) -> Finding:
     message = f"expires {found.not_after:%Y-%m-%d %H:%M} UTC"
     if found.not_after - now < WARN_BEFORE:
         return warn("certificate", message, "renew it; the gateway loads new files without a restart")

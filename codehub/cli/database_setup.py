@@ -56,7 +56,9 @@ async def _prepare(settings: Settings) -> str | None:
     engine = create_engine(settings.database_url)
     try:
         known = data_directory.installation_id(settings.data_dir)
-        found = await installation.ensure(engine, known or new_id(), settings.workspace_uid_base)
+        found = await installation.load_or_create_installation(
+            engine, known or new_id(), settings.workspace_uid_base
+        )
         if known == found.id:
             await move_from_other_runtime(engine, settings, found.id, before)
         for warning in (

@@ -49,7 +49,7 @@ async def _check_docker(settings: Settings) -> Finding:
 def show(findings: list[Finding], console: Console) -> None:
     """Print each finding, with its advice on a second line."""
     for finding in findings:
-        console.print(f"{finding.level:<4}", style=STYLES[finding.level], end="  ")
+        console.print(f"{finding.severity:<4}", style=STYLES[finding.severity], end="  ")
         console.print(f"{finding.subject}: {finding.message}", markup=False, highlight=False, soft_wrap=True)
         if finding.advice:
             console.print(f"      -> {finding.advice}", markup=False, highlight=False, soft_wrap=True)

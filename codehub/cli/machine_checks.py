@@ -31,7 +31,7 @@ def _python() -> Finding:
 
 
 def _tar() -> Finding:
-    outcome = _run(["tar", "--version"])
+    outcome = _run_command(["tar", "--version"])
     if outcome is None or "GNU tar" not in outcome.stdout:
         return fail("tar", "GNU tar is missing; CodeHub archives homes with it", "apt-get install tar")
     return ok("tar", outcome.stdout.splitlines()[0])
@@ -42,7 +42,7 @@ def _ide(settings: Settings) -> Finding:
     if not program.exists():
         return fail("code-server", f"is not in {settings.tools_dir}", "codehub ide install")
     with tempfile.TemporaryDirectory() as home:  # the first run writes a configuration file to the home
-        outcome = _run([str(program), "--version"], {"PATH": os.defpath, "HOME": home})
+        outcome = _run_command([str(program), "--version"], {"PATH": os.defpath, "HOME": home})
     found = re.search(r"^\d+\.\d+\.\d+", outcome.stdout if outcome else "", re.MULTILINE)
     if outcome is None or outcome.returncode != 0 or found is None:
         return fail("code-server", f"{program} does not run", "remove it, then `codehub ide install`")
@@ -108,7 +108,7 @@ def _disk(settings: Settings) -> list[Finding]:
     return [ok("disk", message)]
 
 
-def _run(
+def _run_command(
     command: list[str], environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str] | None:
     try:

@@ -118,7 +118,7 @@ def doctor(data_dir: DataDir = None) -> None:
 
         findings = asyncio.run(examine(load_settings(data_dir=data_dir)))
         show(findings, Console())
-    if any(finding.level is Severity.FAIL for finding in findings):
+    if any(finding.severity is Severity.FAIL for finding in findings):
         raise typer.Exit(1)
 
 

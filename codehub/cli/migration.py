@@ -24,7 +24,7 @@ async def prepare(engine: AsyncEngine, settings: Settings) -> None:
     await migrate.upgrade(operator_database.database_url(settings))
     typer.echo(f"the database is at schema {schema_version.head_revision()}")
     known = data_directory.installation_id(settings.data_dir)
-    found = await installation.ensure(engine, new_id(), settings.workspace_uid_base)
+    found = await installation.load_or_create_installation(engine, new_id(), settings.workspace_uid_base)
     if known is not None and known != found.id:
         raise CommandError(data_directory.installation_mismatch(settings.data_dir, known, found.id))
     await _claim(engine, settings, found.id)

@@ -151,7 +151,7 @@ def _leave_root(settings: Settings, part: str, user: PartUser | None) -> None:
     if user is None:
         return
     requirements.offered_images(settings)  # reads a file that the user may be unable to read
-    part_users.become(user)
+    part_users.drop_to_user(user)
     try:
         _check_requirements(settings, part)
     except typer.Exit:

@@ -71,7 +71,7 @@ class PartUsers:
         return None if user is None else user.servers_group
 
 
-def choose(settings: Settings) -> PartUsers:
+def choose_part_users(settings: Settings) -> PartUsers:
     """Return the users of the parts. The data directory exists already."""
     if os.geteuid() != 0:
         return PartUsers()
@@ -83,13 +83,13 @@ def choose(settings: Settings) -> PartUsers:
     gateway_uid = settings.gateway_uid if "gateway_uid" in settings.model_fields_set else first - 2
     if api_uid and api_uid == gateway_uid:
         raise CommandError(f"the API and the gateway would both run as user id {api_uid}: change API_UID")
-    shown = closed_directories(_needed(settings))
+    shown = closed_directories(_required_trees(settings))
     users = PartUsers(
         api=PartUser(api_uid, first - 3, shown) if api_uid else None,
         gateway=PartUser(gateway_uid, first - 3, shown, _is_low(settings.port)) if gateway_uid else None,
     )
     for user in (users.api, users.gateway):
-        if user is not None and (reason := _reason_against(user, settings.data_dir)):
+        if user is not None and (reason := _why_user_cannot_run(user, settings.data_dir)):
             return PartUsers(why_root=reason)
     return users
 
@@ -98,7 +98,7 @@ def check_users(settings: Settings) -> list[Finding]:
     """Report the users that `codehub up` runs the API and the gateway as."""
     if os.geteuid() != 0 or not settings.data_dir.exists():
         return []
-    users = choose(settings)
+    users = choose_part_users(settings)
     if users.why_root:
         return [warn("users", f"the API and the gateway run as root, because {users.why_root}", ADVICE)]
     as_root = [part for part in ("api", "gateway") if users.of(part) is None]
@@ -118,7 +118,7 @@ def _is_low(port: int) -> bool:
         return port < 1024
 
 
-def _needed(settings: Settings) -> list[Path]:
+def _required_trees(settings: Settings) -> list[Path]:
     """Return the trees that the API and the gateway use: modules, pages, sockets."""
     from codehub.api.dashboard_files import find_dist  # only `up` and `doctor` need it
 
@@ -127,13 +127,13 @@ def _needed(settings: Settings) -> list[Path]:
     return [*program, *([] if dist is None else [dist]), settings.data_dir]
 
 
-def _reason_against(user: PartUser, data_dir: Path) -> str:
+def _why_user_cannot_run(user: PartUser, data_dir: Path) -> str:
     """Try in a child to become the user and run the program; return why that fails, if it does."""
     reader, writer = os.pipe()
     if (pid := os.fork()) == 0:
         reason = "the reason is unknown"
         try:
-            become(user)
+            drop_to_user(user)
             reason = _first_inaccessible(data_dir)
         except OSError as error:
             reason = str(error)
@@ -165,7 +165,7 @@ def reduced_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return kept | {"HOME": "/nonexistent"}
 
 
-def become(user: PartUser) -> None:
+def drop_to_user(user: PartUser) -> None:
     """Change this process from root to the user, irreversibly.
 
     It keeps its open descriptors, and at most the capability to listen on low ports.

@@ -69,7 +69,7 @@ def run(settings: Settings, *, auto: bool) -> None:
         return
     settings = prepared.settings
     try:
-        users = part_users.choose(settings)
+        users = part_users.choose_part_users(settings)
         if users.why_root:
             typer.secho(f"Warning: {users.warning}.", fg=typer.colors.YELLOW, err=True)
         gateway_uid = users.gateway.uid if users.gateway else os.geteuid()
@@ -121,7 +121,7 @@ async def _serve(settings: Settings, users: PartUsers, forkserver: PartForkServe
     stop = _stop_event()
     supervisor = Supervisor(settings.data_dir / "run")
     try:
-        system = _System(settings, users, supervisor, forkserver)
+        system = _SystemStart(settings, users, supervisor, forkserver)
         await _run_unless_stopped(system.start(), stop)
         if not stop.is_set():
             supervisor.restart_dead_services()
@@ -142,8 +142,8 @@ def _stop_event() -> asyncio.Event:
     return stop
 
 
-class _System:
-    """The steps of a start, from an empty machine to a ready system."""
+class _SystemStart:
+    """Start sequence of `codehub up`, from an empty machine to a ready system."""
 
     def __init__(
         self, settings: Settings, users: PartUsers, supervisor: Supervisor, forkserver: PartForkServer

@@ -55,7 +55,9 @@ async def _coordinate(settings: Settings, stop: asyncio.Event, metrics: Coordina
     engine = create_engine(settings.database_url)
     try:
         await schema_version.check_schema(engine)
-        own_installation = await installation.ensure(engine, new_id(), settings.workspace_uid_base)
+        own_installation = await installation.load_or_create_installation(
+            engine, new_id(), settings.workspace_uid_base
+        )
     finally:
         await engine.dispose()
     providers = make_providers(settings, own_installation.id)

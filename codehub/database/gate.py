@@ -53,7 +53,7 @@ def audit_details(source: RecoverFrom | None) -> dict[str, str | None]:
     return {"source": source.source.value, "archive_op_id": source.archive_op_id}
 
 
-async def lock(conn: AsyncConnection, workspace_id: str) -> Workspace:
+async def lock_workspace(conn: AsyncConnection, workspace_id: str) -> Workspace:
     """Return a workspace, and lock its row for this transaction."""
     row = (
         (await conn.execute(select(*COLUMNS).where(workspaces.c.id == workspace_id).with_for_update()))
@@ -128,26 +128,28 @@ async def set_desired_state(
     """Set desired_state. A start counts as activity."""
     if desired is DesiredState.RUNNING:
         await _lock_limits(conn)
-    workspace = await lock(conn, workspace_id)
+    workspace = await lock_workspace(conn, workspace_id)
     if not allowed_changes.check_desired_state(workspace, desired):
         return workspace
     changes: dict[str, Any] = {"desired_state": desired.value}
     if desired is DesiredState.RUNNING:
         await _admit(conn, workspace.owner_id, workspace_id, limits)
         changes["last_access_at"] = now
-    return await _write(conn, workspace, changes, now, actor, "wish", REQUESTED[desired])
+    return await _update_workspace(conn, workspace, changes, now, actor, "wish", REQUESTED[desired])
 
 
 async def apply_expiry(
     conn: AsyncConnection, seen: Workspace, desired: DesiredState, sentence: str, *, now: datetime
 ) -> Workspace | None:
     """Set desired_state for a TTL, or return None if the workspace has changed since `seen`."""
-    workspace = await lock(conn, seen.id)
+    workspace = await lock_workspace(conn, seen.id)
     decided_on = ("desired_state", "phase", "phase_changed_at", "last_access_at", "keep_until", "operation",
                   "deleted_at", "standby_ttl_seconds", "archive_ttl_seconds", "request")  # fmt: skip
     if any(getattr(workspace, name) != getattr(seen, name) for name in decided_on):
         return None
-    return await _write(conn, workspace, {"desired_state": desired.value}, now, "ttl", "expired", sentence)
+    return await _update_workspace(
+        conn, workspace, {"desired_state": desired.value}, now, "ttl", "expired", sentence
+    )
 
 
 async def stop_for_disk(
@@ -157,25 +159,25 @@ async def stop_for_disk(
 
     Return None if it no longer runs as it did, or if something else was requested.
     """
-    workspace = await lock(conn, workspace_id)
+    workspace = await lock_workspace(conn, workspace_id)
     if not allowed_changes.may_stop_for_disk(workspace) or workspace.phase_changed_at != running_since:
         return None
     changes = {"desired_state": DesiredState.STANDBY.value}
-    return await _write(conn, workspace, changes, now, "disk", "stopped", message)
+    return await _update_workspace(conn, workspace, changes, now, "disk", "stopped", message)
 
 
 async def delete(conn: AsyncConnection, workspace_id: str, *, actor: str, now: datetime) -> Workspace:
-    workspace = await lock(conn, workspace_id)
+    workspace = await lock_workspace(conn, workspace_id)
     allowed_changes.check_delete(workspace)
     changes = {"desired_state": DesiredState.DELETED.value, "deleted_at": now, "request": None}
-    return await _write(conn, workspace, changes, now, actor, "deleted", "Moved to the trash.")
+    return await _update_workspace(conn, workspace, changes, now, actor, "deleted", "Moved to the trash.")
 
 
 async def delete_now(
     conn: AsyncConnection, workspace_id: str, confirmed_name: str, *, actor: str, now: datetime
 ) -> Workspace:
     """Delete a workspace, also from the trash, without an archive and without a grace period."""
-    workspace = await lock(conn, workspace_id)
+    workspace = await lock_workspace(conn, workspace_id)
     if not allowed_changes.check_delete_now(workspace, confirmed_name):
         return workspace
     changes = {
@@ -185,14 +187,14 @@ async def delete_now(
         "request": None,
     }
     message = "Deleted for good, without an archive: its home and all its archives are removed."
-    return await _write(conn, workspace, changes, now, actor, "deleted", message)
+    return await _update_workspace(conn, workspace, changes, now, actor, "deleted", message)
 
 
 async def undelete(
     conn: AsyncConnection, workspace_id: str, *, actor: str, limits: Limits, now: datetime
 ) -> Workspace:
     await _lock_limits(conn)
-    workspace = await lock(conn, workspace_id)
+    workspace = await lock_workspace(conn, workspace_id)
     desired = allowed_changes.check_undelete(workspace)
     admit_undeleted(await _count_owned(conn, workspace.owner_id), limits)
     if desired is DesiredState.RUNNING:
@@ -203,7 +205,9 @@ async def undelete(
         "grace_waived_at": None,
         "last_access_at": now,
     }
-    return await _write(conn, workspace, changes, now, actor, "undeleted", "Restored from the trash.")
+    return await _update_workspace(
+        conn, workspace, changes, now, actor, "undeleted", "Restored from the trash."
+    )
 
 
 async def recover(
@@ -216,7 +220,7 @@ async def recover(
     now: datetime,
 ) -> Workspace:
     await _lock_limits(conn)
-    workspace = await lock(conn, workspace_id)
+    workspace = await lock_workspace(conn, workspace_id)
     kind = source.source if source else None
     archive_op_id = source.archive_op_id if source else None
     allowed_changes.check_recover(workspace, kind, archive_op_id)
@@ -226,15 +230,15 @@ async def recover(
         await _admit(conn, workspace.owner_id, workspace_id, limits)
     request = PendingRequest(RequestKind.RECOVER, actor, kind, archive_op_id)
     changes = {"request": request, "last_access_at": now}
-    return await _write(conn, workspace, changes, now, actor, "recover", "Recovery requested.")
+    return await _update_workspace(conn, workspace, changes, now, actor, "recover", "Recovery requested.")
 
 
 async def cancel(conn: AsyncConnection, workspace_id: str, *, actor: str, now: datetime) -> Workspace:
-    workspace = await lock(conn, workspace_id)
+    workspace = await lock_workspace(conn, workspace_id)
     allowed_changes.check_cancel(workspace)
     request = PendingRequest(RequestKind.CANCEL, actor)
     message = "Cancel requested."
-    return await _write(conn, workspace, {"request": request}, now, actor, "cancel", message)
+    return await _update_workspace(conn, workspace, {"request": request}, now, actor, "cancel", message)
 
 
 async def extend(
@@ -247,11 +251,11 @@ async def extend(
     now: datetime,
 ) -> Workspace:
     """Postpone the current deadline. Calls add up."""
-    workspace = await lock(conn, workspace_id)
+    workspace = await lock_workspace(conn, workspace_id)
     allowed_changes.check_alive(workspace)
     until = extended(workspace, defaults, by, now)
     message = f"Kept until {until:%Y-%m-%d %H:%M} UTC."
-    return await _write(conn, workspace, {"keep_until": until}, now, actor, "extended", message)
+    return await _update_workspace(conn, workspace, {"keep_until": until}, now, actor, "extended", message)
 
 
 async def edit(
@@ -261,9 +265,9 @@ async def edit(
     unknown = set(changes) - {"name", "description", "memo", "standby_ttl_seconds", "archive_ttl_seconds"}
     if unknown:
         raise ValueError(f"not editable: {', '.join(sorted(unknown))}")
-    workspace = await lock(conn, workspace_id)
+    workspace = await lock_workspace(conn, workspace_id)
     allowed_changes.check_alive(workspace)
-    return await _write(conn, workspace, changes, now, actor=None)
+    return await _update_workspace(conn, workspace, changes, now, actor=None)
 
 
 CONSUME_REQUEST = """
@@ -327,7 +331,7 @@ async def reset_idle_time(conn: AsyncConnection, now: datetime, most: int) -> in
     return done.rowcount
 
 
-async def _write(
+async def _update_workspace(
     conn: AsyncConnection,
     workspace: Workspace,
     changes: Mapping[str, Any],

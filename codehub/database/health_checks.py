@@ -41,7 +41,7 @@ NEEDS_SPACE = """
     SELECT count(*) FROM generate_series(1, 5000);
     ROLLBACK
 """
-"""Makes PostgreSQL write a temporary file of some 100 kB, as the result exceeds work_mem."""
+"""Query that writes a temporary file of about 100 kB, because its result exceeds work_mem."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ async def read_revision(connection: "asyncpg.Connection[asyncpg.Record]") -> str
     return revision
 
 
-async def has_space(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
+async def can_write_to_disk(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
     """Return whether PostgreSQL can write to its disk. If not, the connection is unusable."""
     try:
         await connection.execute(NEEDS_SPACE)
@@ -79,7 +79,7 @@ async def has_space(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
     return True
 
 
-async def read(connection: "asyncpg.Connection[asyncpg.Record] | asyncpg.Pool") -> HealthRecord:
+async def read_health(connection: "asyncpg.Connection[asyncpg.Record] | asyncpg.Pool") -> HealthRecord:
     rows = await connection.fetch(READ)
     heartbeat = (
         None if not rows or rows[0]["holder"] is None else Heartbeat(rows[0]["holder"], rows[0]["silence"])
@@ -96,7 +96,7 @@ async def read(connection: "asyncpg.Connection[asyncpg.Record] | asyncpg.Pool") 
     )
 
 
-async def save(pool: asyncpg.Pool, epoch: int, checks: Mapping[CheckName, CheckResult]) -> None:
+async def save_check_results(pool: asyncpg.Pool, epoch: int, checks: Mapping[CheckName, CheckResult]) -> None:
     """Replace the results of these checks, or raise StaleLeader if another coordinator leads."""
     saved = await pool.fetch(
         SAVE,

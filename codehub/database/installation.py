@@ -27,7 +27,7 @@ class UidBaseMismatch(Exception):  # noqa: N818 - a fact, not a fault
     """Conflict of WORKSPACE_UID_BASE with the Unix users that own files in homes and archives."""
 
 
-async def ensure(engine: AsyncEngine, new_id: str, uid_base: int) -> Installation:
+async def load_or_create_installation(engine: AsyncEngine, new_id: str, uid_base: int) -> Installation:
     """Return the installation of this database, created with `new_id` at the first start.
 
     The owners of files in homes and archives follow from `uid_base`. It is fixed once a workspace

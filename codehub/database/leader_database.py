@@ -360,10 +360,10 @@ class PostgresLeaderDatabase:
             await audit.record_counted_failures(act)
 
     async def health_checks(self) -> Mapping[CheckName, CheckResult]:
-        return (await health_checks.read(self._pool)).checks
+        return (await health_checks.read_health(self._pool)).checks
 
     async def save_health_checks(self, checks: Mapping[CheckName, CheckResult]) -> None:
-        await health_checks.save(self._pool, self._epoch, checks)
+        await health_checks.save_check_results(self._pool, self._epoch, checks)
 
 
 def _archive_row(fact: ArchiveFact) -> tuple[object, ...]:

@@ -86,7 +86,7 @@ async def campaign(url: str, holder: str) -> PostgresTerm | None:
                 holder,
             )
             return PostgresTerm(epoch, connection)
-        await _evict_if_hung(connection)
+        await _end_hung_leader_session(connection)
     except BaseException:
         connection.terminate()
         raise
@@ -94,7 +94,7 @@ async def campaign(url: str, holder: str) -> PostgresTerm | None:
     return None
 
 
-async def _evict_if_hung(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+async def _end_hung_leader_session(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
     """End the session of a hung leader: the one that holds the lock, whatever pid is in the row."""
     await connection.execute(
         "SELECT pg_terminate_backend(held.pid) FROM pg_locks held, leadership "

@@ -43,14 +43,14 @@ def lockout_key(username: str, address: str) -> str:
 
 
 async def raise_if_locked(conn: AsyncConnection, key: str, now: datetime) -> None:
-    row = await _row(conn, key)
+    row = await _find_failures(conn, key)
     if row is not None and row.locked_until is not None and row.locked_until > now:
         wait = max(1, round((row.locked_until - now).total_seconds()))
         raise TooManyRequests(f"Too many failed sign-ins. Try again in {wait} seconds.", retry_after=wait)
 
 
 async def record_failure(conn: AsyncConnection, key: str, now: datetime) -> FailedAttempts:
-    row = await _row(conn, key, for_update=True)
+    row = await _find_failures(conn, key, for_update=True)
     recent = row is not None and row.last_failed_at > now - FORGOTTEN_AFTER
     failures = row.failures + 1 if row is not None and recent else 1
     lock = lock_after(failures)
@@ -68,6 +68,6 @@ async def forget_failures(conn: AsyncConnection, key: str) -> None:
     await conn.execute(delete(login_failures).where(login_failures.c.key == key))
 
 
-async def _row(conn: AsyncConnection, key: str, *, for_update: bool = False) -> Row[Any] | None:
+async def _find_failures(conn: AsyncConnection, key: str, *, for_update: bool = False) -> Row[Any] | None:
     query = select(login_failures).where(login_failures.c.key == key)
     return (await conn.execute(query.with_for_update() if for_update else query)).first()

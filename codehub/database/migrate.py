@@ -24,7 +24,7 @@ async def upgrade(url: str, revision: str = "head") -> None:
         async with engine.begin() as conn:
             await hold_lock(conn, AdvisoryLock.MIGRATION)
             await schema_version.read_revision(conn)
-            await conn.run_sync(_run, lambda config: command.upgrade(config, revision))
+            await conn.run_sync(_run_alembic, lambda config: command.upgrade(config, revision))
     finally:
         await engine.dispose()
 
@@ -34,12 +34,12 @@ async def downgrade(url: str, revision: str) -> None:
     try:
         async with engine.begin() as conn:
             await hold_lock(conn, AdvisoryLock.MIGRATION)
-            await conn.run_sync(_run, lambda config: command.downgrade(config, revision))
+            await conn.run_sync(_run_alembic, lambda config: command.downgrade(config, revision))
     finally:
         await engine.dispose()
 
 
-def _run(connection: Connection, action: Callable[[Config], None]) -> None:
+def _run_alembic(connection: Connection, action: Callable[[Config], None]) -> None:
     config = make_config()
     config.attributes["connection"] = connection
     action(config)

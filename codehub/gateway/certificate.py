@@ -29,7 +29,7 @@ class CertificateFiles:
 
     def context(self) -> ssl.SSLContext:
         """Return a context to serve with. Raise CertificateError if the two files do not match."""
-        _read(self.key)
+        _read_file(self.key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
@@ -48,7 +48,7 @@ class CertificateFiles:
         client.check_hostname = False
         client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         try:
-            client.load_verify_locations(cadata=_read(self.chain).decode("ascii"))
+            client.load_verify_locations(cadata=_read_file(self.chain).decode("ascii"))
         except (ssl.SSLError, UnicodeDecodeError) as error:
             raise CertificateError(f"{self.chain} holds no certificate in PEM form") from error
         context = self.context()
@@ -56,7 +56,7 @@ class CertificateFiles:
             fields = _handshake(context, client)
         except ssl.SSLCertVerificationError as error:
             raise CertificateError(f"the certificate {self.chain} {_verdict(error)}") from error
-        return Certificate(context, _names(fields), _time(fields["notAfter"]))
+        return Certificate(context, _alternative_names(fields), _time(fields["notAfter"]))
 
     def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
         """Return a value that changes when one of the files does."""
@@ -109,7 +109,7 @@ class RenewedCertificate:
         logger.info("the certificate was renewed", not_after=renewed.not_after.isoformat())
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
@@ -137,7 +137,7 @@ def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]
     return dict(client_side.getpeercert() or {})
 
 
-def _names(fields: dict[str, Any]) -> frozenset[str]:
+def _alternative_names(fields: dict[str, Any]) -> frozenset[str]:
     """Return the subject's alternative names. The common name does not count (RFC 9110, 4.3.4)."""
     named = fields.get("subjectAltName", ())
     return frozenset(_address(value) if kind == "IP Address" else value.lower() for kind, value in named)

@@ -55,7 +55,7 @@ class PlantedCookieCheck:
             answer = reply.error(431, "BAD_REQUEST", message)
         # Clear-Site-Data clears the whole domain. Cookies of other paths cannot be expired in another way.
         whole_site = (("Clear-Site-Data", '"cookies"'),) if self._origins.secure else ()
-        return self._clearing(answer, head, _names(cookie), *whole_site)
+        return self._clearing(answer, head, _cookie_names(cookie), *whole_site)
 
     def _two_sessions(self, head: RequestHead) -> Reply:
         if head.is_navigation:
@@ -89,7 +89,7 @@ def expirations(names: Iterable[bytes], head: RequestHead, *, secure: bool) -> I
                 yield f"{pair}; Max-Age=0; Path={path}{domain}{ending}"
 
 
-def _names(cookie: bytes) -> Iterator[bytes]:
+def _cookie_names(cookie: bytes) -> Iterator[bytes]:
     """Yield the name of each cookie. One without a name arrives as its bare value."""
     for part in cookie.split(b";"):
         name, separator, _ = part.partition(b"=")

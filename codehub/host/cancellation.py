@@ -1,4 +1,4 @@
-"""Cancellations that a library swallowed."""
+"""Recovery of cancellations that a library swallowed."""
 
 import asyncio
 

@@ -141,7 +141,7 @@ def _all() -> Iterator[ProcessId]:
 def _split(pid: int, name: str) -> list[bytes]:
     process = PROC / str(pid)
     try:
-        text = _read(process / name) or _read_by_threads(process, name)
+        text = _read_proc_file(process / name) or _read_by_threads(process, name)
     except PermissionError:
         return []
     return text.split(b"\0")
@@ -153,10 +153,10 @@ def _read_by_threads(process: Path, name: str) -> bytes:
         threads = list((process / "task").iterdir())
     except (FileNotFoundError, ProcessLookupError):
         return b""
-    return next(filter(None, (_read(thread / name) for thread in threads)), b"")
+    return next(filter(None, (_read_proc_file(thread / name) for thread in threads)), b"")
 
 
-def _read(file: Path) -> bytes:
+def _read_proc_file(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except (FileNotFoundError, ProcessLookupError):

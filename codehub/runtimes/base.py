@@ -67,7 +67,7 @@ def output_excerpt(text: str) -> str:
 
 
 class Runtime(Protocol):
-    """Starts, stops and observes containers.
+    """Interface to a container runtime.
 
     All calls are idempotent: starting a running container, stopping a stopped one and deleting a
     missing one succeed. Calls that change something raise `RuntimeFailure`, and calls that observe

@@ -25,10 +25,10 @@ _DNS_PORT = 53
 
 @dataclass(frozen=True)
 class Egress:
-    """What is allowed besides: CodeHub's own port, name servers, configured ranges.
+    """Allowed egress besides the internet: CodeHub's own port, name servers, configured ranges.
 
-    A range opens neither this machine's addresses nor workspaces; each of those needs an entry of
-    its own.
+    A range opens neither this machine's addresses nor workspaces; each of those needs a separate
+    entry.
     """
 
     public_port: int

@@ -138,7 +138,7 @@ class CoordinatorInstallation:
         await self.redis.start()
         await migrate.upgrade(self.postgres.url)
         engine = create_engine(self.postgres.url)
-        own = await installation.ensure(engine, new_id(), load().workspace_uid_base)
+        own = await installation.load_or_create_installation(engine, new_id(), load().workspace_uid_base)
         async with engine.begin() as conn:
             await audit.install(conn)
             user = {"id": OWNER, "username": "one", "password_hash": "x", "role": "user"}

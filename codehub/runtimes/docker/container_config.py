@@ -44,7 +44,7 @@ def name_of(workspace_id: str) -> str:
 
 @dataclass(frozen=True)
 class ContainerSettings:
-    """What a container's configuration depends on besides its workload."""
+    """Settings of a container besides its workload."""
 
     uid: int
     root: Path
@@ -156,7 +156,7 @@ def _seccomp(image: Image) -> list[str]:
     return [f"seccomp={seccomp.profile()}"] if machine() is not None else []
 
 
-def files(uid: int, port: int, name: str) -> dict[str, str]:
+def container_files(uid: int, port: int, name: str) -> dict[str, str]:
     """Return files for the container: a name for its user id, and an IDE without a password.
 
     The IDE shows `name`. JSON escapes are valid in YAML.

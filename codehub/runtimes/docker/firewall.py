@@ -77,7 +77,7 @@ class Firewall:
 
     async def check(self) -> None:
         """Raise RuntimeFailure if this process cannot use iptables."""
-        await _run(("iptables", *_WAIT, "-t", "mangle", "-S", "PREROUTING"))
+        await _run_iptables(("iptables", *_WAIT, "-t", "mangle", "-S", "PREROUTING"))
 
     async def ensure(self) -> None:
         """Install missing rules. A caller that waited for another call is done with it."""
@@ -90,7 +90,7 @@ class Firewall:
             self._ensured_at = began
 
     async def _install(self) -> None:
-        await _run(("iptables-restore", *_WAIT, "--noflush"), self._text)
+        await _run_iptables(("iptables-restore", *_WAIT, "--noflush"), self._text)
         leaving, entering = ("-i", self._bridges), ("-o", self._bridges)
         await _insert_missing(
             "iptables",
@@ -113,10 +113,10 @@ async def _insert_missing(program: str, *rules: Sequence[str]) -> None:
             continue
         code, _ = await _execute((*table, "-C", *rule))
         if code != 0:
-            await _run((*table, "-I", *rule))
+            await _run_iptables((*table, "-I", *rule))
 
 
-async def _run(command: Sequence[str], text: str = "") -> None:
+async def _run_iptables(command: Sequence[str], text: str = "") -> None:
     code, output = await _execute(command, text)
     if code != 0:
         raise RuntimeFailure(

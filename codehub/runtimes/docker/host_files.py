@@ -13,7 +13,12 @@ from codehub.domain.workspace_names import as_argument
 from codehub.host.atomic_files import replace_file
 from codehub.runtimes.base import RuntimeFailure, WorkloadSpec
 from codehub.runtimes.block_device import disk_of
-from codehub.runtimes.docker.container_config import ContainerSettings, file_paths, files, files_directory
+from codehub.runtimes.docker.container_config import (
+    ContainerSettings,
+    container_files,
+    file_paths,
+    files_directory,
+)
 
 logger = structlog.get_logger(__name__)
 
@@ -41,7 +46,7 @@ def disk_of_home(spec: WorkloadSpec) -> str | None:
     return disk.device
 
 
-def check(spec: WorkloadSpec) -> None:
+def check_home_and_image(spec: WorkloadSpec) -> None:
     if spec.image.docker is None:
         message = f"image {spec.image.name!r} has no 'docker' key: the docker runtime cannot start it"
         raise RuntimeFailure(ErrorReason.ActionFailed, message)
@@ -54,7 +59,7 @@ def prepare(spec: WorkloadSpec, settings: ContainerSettings) -> None:
     """Give the home to the container's user, and write the files that are mounted."""
     if spec.home.lstat().st_uid != settings.uid:
         os.chown(spec.home, settings.uid, settings.uid, follow_symlinks=False)
-    texts = files(settings.uid, spec.image.port, as_argument(spec.name, spec.workspace_id))
+    texts = container_files(settings.uid, spec.image.port, as_argument(spec.name, spec.workspace_id))
     for target, path in file_paths(settings.root, spec.workspace_id).items():
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         if not path.exists() or path.read_text() != texts[target]:

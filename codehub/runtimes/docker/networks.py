@@ -66,7 +66,7 @@ def interface_prefix(installation_id: str) -> str:
 def free_subnets(
     pool: ipaddress.IPv4Network, used: Iterable[str], after: ipaddress.IPv4Network | None = None
 ) -> Iterator[ipaddress.IPv4Network]:
-    """Yield the unused subnets of the pool, once around.
+    """Yield each unused subnet of the pool once.
 
     The first is the one after `after`, or a random one.
     """

@@ -145,8 +145,8 @@ class ImagePulls:
     async def _pull(self, pull: _Pull) -> None:
         """Pull the image. Retry transient errors, and raise permanent ones at once.
 
-        If the engine goes away, the next start tries again. `_supervise` reports an engine that
-        goes away at every pull.
+        If the connection to the engine breaks, the next start retries. `_supervise` reports an engine
+        that breaks every pull.
         """
         error_text = ""
         for pause in (*self._pauses, None):

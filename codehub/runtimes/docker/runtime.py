@@ -63,14 +63,15 @@ class DockerOptions:
 
 
 class DockerRuntime:
-    """Runs workspaces as containers of a Docker Engine."""
+    """Runtime that uses a Docker Engine."""
 
     name = "docker"
 
     def __init__(self, installation_id: str, options: DockerOptions) -> None:
         if not _is_on_this_machine(options.url):
             raise _unsuitable(
-                f"{options.url} is not on this machine, which has the homes that containers mount"
+                f"the engine {options.url} runs on another machine, but the homes that containers mount "
+                "are on this one"
             )
         self._installation_id = installation_id
         self._options = options
@@ -118,7 +119,7 @@ class DockerRuntime:
     async def start(self, spec: WorkloadSpec) -> None:
         links = self._options.port_links
         variables = {} if links is None else links.environment_variables(spec.workspace_id)
-        host_files.check(spec)
+        host_files.check_home_and_image(spec)
         disk = host_files.disk_of_home(spec)
         settings = ContainerSettings(host_files.user_of(spec), self._options.root, variables, disk)
         async with self._lock(spec.workspace_id):
@@ -353,7 +354,7 @@ def _clients(options: DockerOptions) -> tuple[int, ...]:
 
 
 def _ignore_hint(_workspace_id: str) -> None:
-    """Used until `hints` is called."""
+    """Do nothing. The default until `hints` is called."""
 
 
 def _is_on_this_machine(url: str) -> bool:

@@ -69,8 +69,8 @@ def find_cgroups(
     Root creates them at the top of the hierarchy, so that they outlive the service that CodeHub
     runs as. Other users can use only what was delegated to them.
     """
-    mounts = _mounts(_text("/proc/self/mountinfo") if mountinfo is None else mountinfo)
-    paths = _own_paths(_text("/proc/self/cgroup") if own is None else own)
+    mounts = _mounts(_read_text("/proc/self/mountinfo") if mountinfo is None else mountinfo)
+    paths = _own_paths(_read_text("/proc/self/cgroup") if own is None else own)
     is_root = os.geteuid() == 0 if is_root is None else is_root
     found = _find(mounts, paths, is_root)
     found = replace(found, io_parent=_find_io(found, mounts, paths, is_root))
@@ -260,5 +260,5 @@ def _within(mount: Path, inside: str, path: str) -> Path:
     return mount / below.strip("/")
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     return Path(path).read_text()

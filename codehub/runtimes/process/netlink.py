@@ -21,7 +21,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 
 @dataclass(frozen=True)
 class Rule:
-    """Allows or denies packets to a network, or only those of one protocol to one port."""
+    """Routing rule for packets to one network, optionally of one protocol and port."""
 
     network: str
     allowed: bool

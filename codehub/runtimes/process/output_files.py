@@ -1,8 +1,7 @@
-"""The output of a workspace, in two files of bounded size. Standard library only (see `keeper`).
+"""Output of a workspace, in two files of bounded size. Standard library only (see `keeper`).
 
-Reading output costs CodeHub: without a budget, `yes` cost 38 % of a core and 191 MB/s of writes. So
-the keeper reads within a budget and otherwise leaves the pipe full. Then the writer waits, which
-costs only the workspace.
+Reading output costs CodeHub: without a budget, `yes` cost 38 % of a core and 191 MB/s of writes.
+Beyond its budget the keeper stops reading. The pipe fills, and only the workspace waits.
 """
 
 from __future__ import annotations

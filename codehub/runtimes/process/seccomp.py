@@ -39,7 +39,7 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 
 @dataclass(frozen=True)
 class _Jump:
-    """Compares the loaded value and jumps to a label, or continues if there is none."""
+    """Conditional jump of a BPF program: without a label, the program continues."""
 
     test: int
     value: int

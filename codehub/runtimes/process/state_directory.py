@@ -145,16 +145,16 @@ class StateDirectory:
         try:
             raw = json.loads(self.state_file.read_bytes())
             return KeeperState(
-                op_id=_text(raw["op_id"]),
-                image=_text(raw["image"]),
-                ready_path=_text(raw["ready_path"]),
-                isolation=_text(raw["isolation"]),
+                op_id=_require_text(raw["op_id"]),
+                image=_require_text(raw["image"]),
+                ready_path=_require_text(raw["ready_path"]),
+                isolation=_require_text(raw["isolation"]),
                 uid=None if raw["uid"] is None else int(raw["uid"]),
-                boot_id=_text(raw["boot_id"]),
+                boot_id=_require_text(raw["boot_id"]),
                 keeper=ProcessId(**raw["keeper"]),
                 child=ProcessId(**raw["child"]) if raw["child"] else None,
                 ended=ExitRecord(**raw["ended"]) if raw["ended"] else None,
-                groups=[_text(group) for group in raw.get("groups", [])],
+                groups=[_require_text(group) for group in raw.get("groups", [])],
             )
         except FileNotFoundError:
             return None
@@ -248,12 +248,12 @@ class StateDirectory:
 
     def tail(self, lines: int) -> str:
         """Return the last lines of the output, across runs."""
-        text = b"".join(_read(file) for file in (self.older_log_file, self.log_file))
+        text = b"".join(_read_file(file) for file in (self.older_log_file, self.log_file))
         return _last_lines(text, lines)
 
     def last_output(self, lines: int) -> str:
         """Return the last lines of the output of the latest run."""
-        return _last_lines(_read(self.log_file), lines)
+        return _last_lines(_read_file(self.log_file), lines)
 
     def remove(self) -> bool:
         """Remove the directory; return False if a live keeper holds it."""
@@ -345,13 +345,13 @@ def _give_group(path: Path, group: int, bits: int, is_expected: Callable[[int], 
             path.chmod(stat.S_IMODE(found.st_mode) | bits)
 
 
-def _text(value: object) -> str:
+def _require_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a string")
     return value
 
 
-def _read(file: Path) -> bytes:
+def _read_file(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except FileNotFoundError:

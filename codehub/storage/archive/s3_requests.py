@@ -81,13 +81,13 @@ class S3Requests:
         while True:
             listing = self._xml("", {"uploads": "", "prefix": prefix, **marker})
             for upload in listing.iterfind("{*}Upload"):
-                initiated = datetime.fromisoformat(_text(upload, "Initiated"))
-                yield UnfinishedUpload(_text(upload, "Key"), _text(upload, "UploadId"), initiated)
-            if _text(listing, "IsTruncated") != "true":
+                initiated = datetime.fromisoformat(_child_text(upload, "Initiated"))
+                yield UnfinishedUpload(_child_text(upload, "Key"), _child_text(upload, "UploadId"), initiated)
+            if _child_text(listing, "IsTruncated") != "true":
                 return
             marker = {
-                "key-marker": _text(listing, "NextKeyMarker"),
-                "upload-id-marker": _text(listing, "NextUploadIdMarker"),
+                "key-marker": _child_text(listing, "NextKeyMarker"),
+                "upload-id-marker": _child_text(listing, "NextUploadIdMarker"),
             }
 
     def uploaded_bytes(self, upload: UnfinishedUpload) -> int | None:
@@ -102,10 +102,10 @@ class S3Requests:
                 if error.is_unsupported:
                     return 0
                 raise
-            total += sum(int(_text(part, "Size")) for part in listing.iterfind("{*}Part"))
-            if _text(listing, "IsTruncated") != "true":
+            total += sum(int(_child_text(part, "Size")) for part in listing.iterfind("{*}Part"))
+            if _child_text(listing, "IsTruncated") != "true":
                 return total
-            marker = _text(listing, "NextPartNumberMarker")
+            marker = _child_text(listing, "NextPartNumberMarker")
 
     def abort(self, upload: UnfinishedUpload) -> None:
         """Remove an unfinished upload, unless it has ended."""
@@ -184,5 +184,5 @@ def _cause(error: Exception) -> str:
     return f"the connection to it broke ({reason})"
 
 
-def _text(element: ElementTree.Element, name: str) -> str:
+def _child_text(element: ElementTree.Element, name: str) -> str:
     return element.findtext(f"{{*}}{name}") or ""

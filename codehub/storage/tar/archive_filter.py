@@ -61,7 +61,7 @@ class ArchiveFilter(IncrementalTarParser):
         self.bytes += len(end)
         return end
 
-    def _skim(self, data: bytes, position: int) -> int:
+    def _skip_plain_files(self, data: bytes, position: int) -> int:
         """Skip ordinary headers, and read only the fields that identify them.
 
         Parsing each header in Python took longer than tar itself.
@@ -84,7 +84,7 @@ class ArchiveFilter(IncrementalTarParser):
         self._content_readers = FIRST_READER
         return position
 
-    def _admit(self, entry: Entry, _position: int) -> int:
+    def _accept_entry(self, entry: Entry, _position: int) -> int:
         if len(entry.path) > _MAX_PATH:
             raise UnsupportedTar(
                 f"a path of {len(entry.path)} bytes is too long to be restored: {entry.path[:80]!r}..."

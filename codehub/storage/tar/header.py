@@ -118,7 +118,7 @@ def read_entry(data: bytes, start: int, *, checksums: bool = True) -> Entry | No
         position += padded(header.size)
         header = parse_header(data[position : position + BLOCK], checksums=checksums)
         position += BLOCK
-    entry = _entry(header, pax, data, start, position)
+    entry = _make_entry(header, pax, data, start, position)
     if entry is None or header.mode & _WRITABLE or not any(key.startswith(_XATTR) for key in pax):
         return entry
     return entry._replace(deferred=tuple(_attributes(records)), mode=header.mode)
@@ -130,7 +130,7 @@ def _attributes(records: bytes) -> Iterator[Attribute]:
             yield Attribute(BLOCK + at, key.removeprefix(_XATTR), value)
 
 
-def _entry(
+def _make_entry(
     header: Header, pax: Mapping[bytes, bytes], data: bytes, start: int, position: int
 ) -> Entry | None:
     if header.kind not in (REGULAR, HARD_LINK, SYMLINK, DIRECTORY) and header.kind not in SPECIAL:
@@ -204,7 +204,7 @@ def parse_header(block: bytes, *, checksums: bool) -> Header:
     if block[345:] != _NO_PREFIX:
         raise UnsupportedTar("a header splits its path")
     mode, uid, gid, size = (int(number, 8) for number in fields.groups()[:4])
-    return Header(fields[6], _text(block[:100]), _text(fields[7]), size, mode, uid, gid)
+    return Header(fields[6], _strip_nuls(block[:100]), _strip_nuls(fields[7]), size, mode, uid, gid)
 
 
 def _checksum(data: bytes, start: int) -> int:
@@ -218,7 +218,7 @@ def _checksum(data: bytes, start: int) -> int:
     return total - sum(first[148:156]) + 8 * 0x20
 
 
-def _text(field: bytes) -> bytes:
+def _strip_nuls(field: bytes) -> bytes:
     text = field.rstrip(b"\0")
     if b"\0" in text:
         raise UnsupportedTar("a header hides bytes behind a name")

@@ -53,7 +53,7 @@ class IncrementalTarParser(ABC):
             position += length
         ranges.append((readers, start, position))
         self._carry = data[position:]
-        view = memoryview(self._edited(data))
+        view = memoryview(self._rewritten_bytes(data))
         approved = [(readers, view[begin:end]) for readers, begin, end in ranges if readers]
         self.bytes += sum(len(piece) for _, piece in approved)
         return approved
@@ -64,15 +64,15 @@ class IncrementalTarParser(ABC):
             raise CorruptedArchive("the tar stream is cut off")
 
     @abstractmethod
-    def _admit(self, entry: Entry, position: int) -> int:
+    def _accept_entry(self, entry: Entry, position: int) -> int:
         """Count the entry at this position, or reject it. Return its readers."""
 
-    def _edited(self, data: bytes) -> bytes:
+    def _rewritten_bytes(self, data: bytes) -> bytes:
         """Return what to pass on instead of these bytes, with the same length."""
         return data
 
     @abstractmethod
-    def _skim(self, data: bytes, position: int) -> int:
+    def _skip_plain_files(self, data: bytes, position: int) -> int:
         """Skip simple entries that all go to `_content_readers`. Return the position behind them.
 
         The position is beyond the data if the content of the last one is incomplete.
@@ -88,14 +88,14 @@ class IncrementalTarParser(ABC):
             return None
         if self._zero_blocks or data.startswith(_ZEROS, position):
             return self._end(data, position), self.end_readers
-        end = self._skim(data, position)
+        end = self._skip_plain_files(data, position)
         if end > position:
             self._content_left = max(0, end - len(data))
             return end - position - self._content_left, self._content_readers
         entry = read_entry(data, position, checksums=self.checksums)
         if entry is None:
             return None
-        self._content_readers = self._admit(entry, position)
+        self._content_readers = self._accept_entry(entry, position)
         length = min(entry.header_length + entry.padded, len(data) - position)
         self._content_left = entry.header_length + entry.padded - length
         return length, self._content_readers

@@ -80,7 +80,7 @@ class RestoreCheck(IncrementalTarParser):
     def readers(self) -> int:
         return len(self._loads)
 
-    def _skim(self, data: bytes, position: int) -> int:
+    def _skip_plain_files(self, data: bytes, position: int) -> int:
         """Skip a run of plain files in the current directory."""
         here = self._open[-1] if self._open else None
         if here is None or here.has_more:
@@ -111,7 +111,7 @@ class RestoreCheck(IncrementalTarParser):
         self._content_readers = 1 << here.reader
         return position
 
-    def _admit(self, entry: Entry, position: int) -> int:
+    def _accept_entry(self, entry: Entry, position: int) -> int:
         self.entries += 1
         if self.entries > self._max_entries:
             raise CorruptedArchive("the archive has more entries than it declares")
@@ -123,7 +123,7 @@ class RestoreCheck(IncrementalTarParser):
             self.deferred.append(entry)
             self._hidden_keys += [position + attribute.at for attribute in entry.deferred]
         if entry.passes_on_rights and self.readers > 1:
-            self._use_one_reader()
+            self._merge_readers()
         if entry.kind == DIRECTORY:
             self._open_directory(entry.path[:-1])
             return self.end_readers
@@ -132,7 +132,7 @@ class RestoreCheck(IncrementalTarParser):
         self._loads[reader] += entry.size + _ENTRY_BYTES
         return 1 << reader
 
-    def _edited(self, data: bytes) -> bytes:
+    def _rewritten_bytes(self, data: bytes) -> bytes:
         if not self._hidden_keys:
             return data
         edited = bytearray(data)
@@ -145,7 +145,9 @@ class RestoreCheck(IncrementalTarParser):
         """Record a path; reject a duplicate, or one outside the directories that are open."""
         parent, _, name = path.rpartition(b"/")
         here = (
-            self._open[-1] if self._open and self._open[-1].path == parent else self._return_to(parent, path)
+            self._open[-1]
+            if self._open and self._open[-1].path == parent
+            else self._pop_directories_to(parent, path)
         )
         name = name if len(name) <= _LONGEST_NAME else _shortened(name)
         if name in here.names or (here.has_more and self._more_names.get(digest(path)) is not None):
@@ -160,7 +162,7 @@ class RestoreCheck(IncrementalTarParser):
             here.has_more = True
             self._more_names.add(digest(path), 0)
 
-    def _return_to(self, parent: bytes, path: bytes) -> _Directory:
+    def _pop_directories_to(self, parent: bytes, path: bytes) -> _Directory:
         while self._open and self._open[-1].path != parent:
             self._names_held -= len(self._open.pop().names)
         if not self._open:
@@ -189,7 +191,7 @@ class RestoreCheck(IncrementalTarParser):
             )
         return reader if self.readers > 1 else 0
 
-    def _use_one_reader(self) -> None:
+    def _merge_readers(self) -> None:
         self._loads = [0]
         for directory in self._open:
             directory.reader = 0

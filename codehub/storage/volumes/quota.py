@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class QuotaState(StrEnum):
-    """What a file system does about user quotas."""
+    """Support for user quotas in a file system."""
 
     OFF = "off"
     COUNTED = "counted"
@@ -45,7 +45,7 @@ NO_QUOTA: Final = HomeQuota()
 
 @dataclass(frozen=True)
 class QuotaUsage:
-    """What a user has on the disk."""
+    """Disk usage of a user."""
 
     bytes: int
     files: int

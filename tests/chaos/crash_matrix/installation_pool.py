@@ -96,7 +96,7 @@ async def _build(services: Services, fork_server: ForkServer, root: Path, count:
 
 async def _create_owner(url: str) -> str:
     engine = create_engine(url)
-    own = await database_installation.ensure(engine, new_id(), load().workspace_uid_base)
+    own = await database_installation.load_or_create_installation(engine, new_id(), load().workspace_uid_base)
     async with engine.begin() as conn:
         user = {"id": OWNER, "username": "one", "password_hash": "x", "role": "user"}
         await conn.execute(users.insert().values(**user))

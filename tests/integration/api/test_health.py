@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE, until
 
 
 async def _claim_storage(api: Api) -> None:
-    await installation.ensure(api.engine, "here", 2_000_000)
+    await installation.load_or_create_installation(api.engine, "here", 2_000_000)
     for root in StorageRoot:
         await installation.PostgresClaims(api.engine).record(root)
 

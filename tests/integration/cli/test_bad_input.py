@@ -87,7 +87,7 @@ CASES = {
     "an engine on another machine": Case(
         COORDINATOR,
         {"RUNTIME": "docker", "DOCKER_HOST": "tcp://192.0.2.1:2375"},
-        "tcp://192.0.2.1:2375 is not on this machine",
+        "tcp://192.0.2.1:2375 runs on another machine",
         "homes that containers mount",
     ),
     "other users than the homes'": Case(

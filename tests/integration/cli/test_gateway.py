@@ -32,7 +32,7 @@ def workers_of(gateway: Program) -> list[int]:
 
 async def test_metrics_cover_all_workers_and_survive_one(database_url: str, redis_url: str) -> None:
     engine = create_engine(database_url)
-    await installation.ensure(engine, "an-installation", 2_000_000)
+    await installation.load_or_create_installation(engine, "an-installation", 2_000_000)
     await engine.dispose()
     port = free_port()
     environment = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "PORT": str(port)}

@@ -256,7 +256,7 @@ async def new_stack(
     LocalVolumes(data_dir / "volumes", INSTALLATION).initialise()
     await ArchiveStore(f"file://{data_dir}/archives", INSTALLATION).initialise()
     engine = create_engine(database_url)
-    await installation.ensure(engine, INSTALLATION, UID_BASE)
+    await installation.load_or_create_installation(engine, INSTALLATION, UID_BASE)
     for root in StorageRoot:
         await installation.PostgresClaims(engine).record(root)
     async with engine.begin() as conn:

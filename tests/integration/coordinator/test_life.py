@@ -554,7 +554,7 @@ async def test_a_delete_without_an_archive_removes_the_home_and_all_archives_at_
     home = await stack.home(workspace_id)
     async with stack.engine.begin() as conn:
         await gate.delete(conn, other, actor="u1", now=datetime.now(UTC))
-        name = (await gate.lock(conn, workspace_id)).name
+        name = (await gate.lock_workspace(conn, workspace_id)).name
         await gate.delete_now(conn, workspace_id, name, actor="u1", now=datetime.now(UTC))
 
     async def is_gone() -> bool:

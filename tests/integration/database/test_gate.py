@@ -232,7 +232,7 @@ async def test_last_access_only_moves_forward(engine: AsyncEngine) -> None:
     async with engine.begin() as conn:
         await gate.advance_last_access(conn, {workspace.id: later, "unknown": later})
         await gate.advance_last_access(conn, {workspace.id: later - timedelta(minutes=1)})
-        assert (await gate.lock(conn, workspace.id)).last_access_at == later
+        assert (await gate.lock_workspace(conn, workspace.id)).last_access_at == later
 
 
 async def test_a_deleted_workspace_is_not_found(engine: AsyncEngine) -> None:
@@ -275,5 +275,5 @@ async def test_updated_at_is_the_time_of_the_change(engine: AsyncEngine) -> None
         assert not await gate.purge(conn, workspace_id, later + HOUR, now=later + 2 * HOUR), "not removed yet"
         await conn.execute(update(workspaces).values(phase=Phase.DELETED.value))
         assert await gate.purge(conn, workspace_id, later + HOUR, now=later + 2 * HOUR)
-        purged = await gate.lock(conn, workspace_id)
+        purged = await gate.lock_workspace(conn, workspace_id)
         assert purged.purged_at == purged.updated_at == later + 2 * HOUR

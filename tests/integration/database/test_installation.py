@@ -11,19 +11,19 @@ from tests.integration.database.conftest import create
 
 
 async def test_the_id_and_key_of_the_first_start_remain(engine: AsyncEngine) -> None:
-    first = await installation.ensure(engine, "first", 2_000_000)
+    first = await installation.load_or_create_installation(engine, "first", 2_000_000)
     assert first.id == "first"
-    assert await installation.ensure(engine, "second", 2_000_000) == first
+    assert await installation.load_or_create_installation(engine, "second", 2_000_000) == first
 
 
 async def test_the_uid_base_is_fixed_once_a_workspace_exists(engine: AsyncEngine) -> None:
-    await installation.ensure(engine, "here", 2_000_000)
-    await installation.ensure(engine, "here", 3_000_000)
+    await installation.load_or_create_installation(engine, "here", 2_000_000)
+    await installation.load_or_create_installation(engine, "here", 3_000_000)
     async with engine.begin() as conn:
         await create(conn)
     with pytest.raises(UidBaseMismatch, match=r"is 2000000, but .* from 3000000 on.*: set it to 3000000"):
-        await installation.ensure(engine, "here", 2_000_000)
-    await installation.ensure(engine, "here", 3_000_000)
+        await installation.load_or_create_installation(engine, "here", 2_000_000)
+    await installation.load_or_create_installation(engine, "here", 3_000_000)
 
 
 async def test_a_workspace_before_the_first_coordinator_fixes_nothing(
@@ -31,7 +31,7 @@ async def test_a_workspace_before_the_first_coordinator_fixes_nothing(
 ) -> None:
     async with engine.begin() as conn:
         await create(conn)
-    await installation.ensure(engine, "here", 3_000_000)
+    await installation.load_or_create_installation(engine, "here", 3_000_000)
 
 
 async def test_an_installation_of_an_earlier_version_keeps_its_uid_base(database_url: str) -> None:
@@ -46,6 +46,6 @@ async def test_an_installation_of_an_earlier_version_keeps_its_uid_base(database
         await conn.execute(text(insert))
         await create(conn)
     with pytest.raises(UidBaseMismatch):
-        await installation.ensure(engine, "here", 3_000_000)
-    assert (await installation.ensure(engine, "here", 2_000_000)).id == "here"
+        await installation.load_or_create_installation(engine, "here", 3_000_000)
+    assert (await installation.load_or_create_installation(engine, "here", 2_000_000)).id == "here"
     await engine.dispose()

@@ -117,7 +117,7 @@ async def test_all_migrations_can_be_undone_and_repeated(empty_database_url: str
 async def test_alembic_sees_no_drift(database_url: str) -> None:
     engine = create_engine(database_url)
     async with engine.begin() as conn:
-        await conn.run_sync(migrate._run, command.check)
+        await conn.run_sync(migrate._run_alembic, command.check)
     await engine.dispose()
 
 

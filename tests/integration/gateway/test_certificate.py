@@ -55,7 +55,7 @@ def test_the_error_about_an_unusable_certificate_names_its_cause(
         with pytest.raises(RequirementError):
             require_certificate(settings(given))
         (finding,) = check_certificate(settings(given))
-        assert finding.level is Severity.FAIL and message in finding.message
+        assert finding.severity is Severity.FAIL and message in finding.message
 
 
 def test_a_certificate_covers_its_names_and_one_level_of_a_wildcard(
@@ -74,13 +74,13 @@ def test_a_certificate_covers_its_names_and_one_level_of_a_wildcard(
 
 def test_the_doctor_checks_names_and_expiry(files: CertificateFiles, directory: Path) -> None:
     require_certificate(settings(files))
-    assert [finding.level for finding in check_certificate(settings(files))] == [Severity.OK, Severity.OK]
+    assert [finding.severity for finding in check_certificate(settings(files))] == [Severity.OK, Severity.OK]
     elsewhere = settings(files, apps_domain="other.example.org:8443")
     names, _ = check_certificate(elsewhere)
-    assert names.level is Severity.WARN and "does not cover *.other.example.org:" in names.message
-    assert check_certificate(settings(files, apps_domain=""))[0].level is Severity.OK
+    assert names.severity is Severity.WARN and "does not cover *.other.example.org:" in names.message
+    assert check_certificate(settings(files, apps_domain=""))[0].severity is Severity.OK
     _, age = check_certificate(settings(issue(directory, "old", names=NAMES, days=13)))
-    assert age.level is Severity.WARN and "renew" in age.advice
+    assert age.severity is Severity.WARN and "renew" in age.advice
     assert check_certificate(Settings()) == []
 
 

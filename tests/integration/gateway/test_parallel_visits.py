@@ -85,7 +85,7 @@ async def served(
 ) -> AsyncIterator[ServedGateway]:
     url, port = await services.migrated_database(), free_port()
     engine = create_engine(url)
-    await installation.ensure(engine, "01installation000000000000", 2_000_000)
+    await installation.load_or_create_installation(engine, "01installation000000000000", 2_000_000)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "codehub.cli.serve", "gateway",
         env={

@@ -67,7 +67,7 @@ class Installation:
         self.workspace_id = ""
 
     async def populate(self) -> None:
-        await installation.ensure(self.engine, "01installation000000000000", 2_000_000)
+        await installation.load_or_create_installation(self.engine, "01installation000000000000", 2_000_000)
         account = await accounts.create_account(
             self.engine, "alice", "password!", Role.USER, actor=CLI, now=datetime.now(UTC)
         )

@@ -65,7 +65,7 @@ def test_an_interrupt_ends_what_a_step_has_started(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(ide, "REPORT_EVERY_SECONDS", 0.01)
     script = f"sleep 601 & echo $! > {written}; wait"
     with pytest.raises(KeyboardInterrupt):
-        ide._run(["/bin/sh", "-c", script], dict(os.environ), "A step", ProgressRecorder(interrupt))
+        ide._run_step(["/bin/sh", "-c", script], dict(os.environ), "A step", ProgressRecorder(interrupt))
     child = int(written.read_text())
     wait_for(lambda: ProcessId.of(child) is None, "the child to end")
 
@@ -169,7 +169,7 @@ def test_without_root_missing_packages_are_one_clear_line(
 
 def test_a_failing_step_shows_the_end_of_its_output() -> None:
     with pytest.raises(InstallError) as error:
-        ide._run(["sh", "-c", "seq 100; exit 3"], dict(os.environ), "Counting", ProgressRecorder())
+        ide._run_step(["sh", "-c", "seq 100; exit 3"], dict(os.environ), "Counting", ProgressRecorder())
     lines = str(error.value).splitlines()
     assert lines[0] == "Counting failed (exit code 3):" and lines[-1] == "100" and len(lines) < 30
 
@@ -179,7 +179,7 @@ def test_a_long_step_reports_that_it_still_runs(tmp_path: Path, monkeypatch: pyt
     enough = tmp_path / "enough"
     progress = ProgressRecorder(lambda: enough.touch() if len(progress.messages) > 1 else None)
     waiting = ["timeout", f"{PATIENCE}", "sh", "-c", f"until [ -e {enough} ]; do sleep 0.05; done"]
-    ide._run(waiting, dict(os.environ), "Building", progress)
+    ide._run_step(waiting, dict(os.environ), "Building", progress)
     assert progress.messages[0] == "Building" and "so far" in progress.messages[1]
 
 

@@ -42,7 +42,7 @@ def test_a_quota_that_has_no_effect_is_a_failure_with_its_remedy(
     quota_line: QuotaLine, setting: str, state: QuotaState, uid: int, reason: str
 ) -> None:
     finding = quota_line(state, uid, **{setting: 1 << 30})
-    assert finding.level is Severity.FAIL
+    assert finding.severity is Severity.FAIL
     assert setting.upper() in finding.message
     assert reason in finding.message
     assert "usrquota" in finding.advice
@@ -51,19 +51,19 @@ def test_a_quota_that_has_no_effect_is_a_failure_with_its_remedy(
 @pytest.mark.parametrize("state", [OFF, COUNTED])
 def test_without_a_quota_the_watchdog_is_named(quota_line: QuotaLine, state: QuotaState) -> None:
     finding = quota_line(state)
-    assert finding.level is Severity.OK
+    assert finding.severity is Severity.OK
     assert "watchdog" in finding.message
 
 
 def test_an_enforced_quota_is_ok(quota_line: QuotaLine) -> None:
     finding = quota_line(ENFORCED, home_quota_bytes=1 << 30)
-    assert finding.level is Severity.OK
+    assert finding.severity is Severity.OK
     assert "are enforced" in finding.message
 
 
 def test_quotas_that_could_be_used_are_named(quota_line: QuotaLine) -> None:
     finding = quota_line(ENFORCED)
-    assert finding.level is Severity.OK
+    assert finding.severity is Severity.OK
     assert "HOME_QUOTA_BYTES is not set" in finding.message
 
 

@@ -20,7 +20,7 @@ CHOOSE = """
 import sys
 from codehub.cli import part_users
 from codehub.settings import load
-print(part_users.choose(load(data_dir=sys.argv[1])).why_root)
+print(part_users.choose_part_users(load(data_dir=sys.argv[1])).why_root)
 """
 
 
@@ -32,7 +32,7 @@ def data_dir() -> Iterator[Path]:
 
 
 def uids(data_dir: Path, **given: int) -> list[int | None]:
-    users = part_users.choose(load(data_dir=data_dir, **given))
+    users = part_users.choose_part_users(load(data_dir=data_dir, **given))
     assert users.why_root == ""
     return [None if user is None else user.uid for user in (users.api, users.gateway)]
 
@@ -53,9 +53,9 @@ def test_user_ids_can_be_chosen_and_0_keeps_root(data_dir: Path) -> None:
 def test_doctor_reports_the_users(data_dir: Path) -> None:
     [found] = part_users.check_users(load(data_dir=data_dir))
     message = "`codehub up` runs the API as user id 1999999, the gateway as 1999998"
-    assert (found.level, found.message) == (Severity.OK, message)
+    assert (found.severity, found.message) == (Severity.OK, message)
     [found] = part_users.check_users(load(data_dir=data_dir, gateway_uid=0))
-    assert (found.level, found.message, found.advice) == (
+    assert (found.severity, found.message, found.advice) == (
         Severity.WARN, "these parts run as root: gateway", "unset GATEWAY_UID",
     )  # fmt: skip
 
@@ -70,7 +70,7 @@ def test_parts_do_not_get_the_secrets_of_the_archive_store() -> None:
 
 def test_only_a_low_port_takes_a_capability(data_dir: Path) -> None:
     for port, needs_one in ((443, True), (8080, False)):
-        gateway = part_users.choose(load(data_dir=data_dir, port=port)).gateway
+        gateway = part_users.choose_part_users(load(data_dir=data_dir, port=port)).gateway
         assert gateway is not None and gateway.may_bind_low_ports == needs_one
 
 

@@ -28,7 +28,7 @@ def test_full_isolation_is_ok() -> None:
         process_checks.network(WHOLE),
         process_checks.caps(WHOLE),
     ]
-    assert {finding.level for finding in findings} == {Severity.OK}
+    assert {finding.severity for finding in findings} == {Severity.OK}
 
 
 async def test_isolation_that_could_not_be_probed_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ async def test_isolation_that_could_not_be_probed_is_a_failure(monkeypatch: pyte
 
     monkeypatch.setattr(process_checks, "find_barriers", find_barriers)
     (finding,) = await process_checks.check_process_runtime(Settings(runtime="process"))
-    assert finding.level is Severity.FAIL and "no answer" in finding.message
+    assert finding.severity is Severity.FAIL and "no answer" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_severity_of_a_missing_sandbox_depends_on_the_remaining_isolation(
     finding = process_checks.sandbox(
         IsolationBarriers(isolation, None, None, "bubblewrap is missing (...)"), is_accepted
     )
-    assert finding.level is level and "bubblewrap is missing" in finding.message
+    assert finding.severity is level and "bubblewrap is missing" in finding.message
     assert finding.advice == "apt-get install bubblewrap"
 
 
@@ -62,17 +62,17 @@ def test_a_shared_network_is_reported_with_its_reason() -> None:
     finding = process_checks.network(
         IsolationBarriers(Isolation.SANDBOX, "b", "s", why_no_network="no tap device")
     )
-    assert finding.level is Severity.WARN and "no tap device" in finding.message
+    assert finding.severity is Severity.WARN and "no tap device" in finding.message
 
 
 def test_a_missing_filter_of_system_calls_is_reported_with_its_reason() -> None:
     barriers = IsolationBarriers(Isolation.SANDBOX, "b", "s", why_no_seccomp="there is none for riscv64")
     finding = process_checks.system_calls(barriers)
-    assert finding.level is Severity.WARN and "riscv64" in finding.message
+    assert finding.severity is Severity.WARN and "riscv64" in finding.message
 
 
 def test_missing_caps_are_named() -> None:
     some = Cgroups(1, {"pids": "/p"}, "memory is not mounted")
     finding = process_checks.caps(IsolationBarriers(Isolation.SANDBOX, "b", "s", cgroups=some))
-    assert finding.level is Severity.WARN
+    assert finding.severity is Severity.WARN
     assert "cpu, memory (" in finding.message and "memory is not mounted" in finding.message

@@ -17,7 +17,7 @@ def test_plain_http_on_a_public_name_is_reported_with_what_it_costs() -> None:
     finding = found(
         "https", public_base_url="http://hub.example.org", apps_domain="a.net", allow_insecure_http=True
     )
-    assert finding is not None and finding.level is Severity.WARN
+    assert finding is not None and finding.severity is Severity.WARN
     assert "passwords" in finding.message and "cookies" in finding.message
     assert "TLS_CERT_FILE" in finding.advice
 
@@ -29,7 +29,7 @@ def test_https_needs_no_warning() -> None:
 @pytest.mark.parametrize("apps", ["apps.example.org", "apps.hub.example.org", "example.org:8443"])
 def test_an_apps_domain_that_shares_cookies_with_the_platform_is_reported(apps: str) -> None:
     finding = found("domains", public_base_url="https://hub.example.org", apps_domain=apps)
-    assert finding is not None and finding.level is Severity.WARN
+    assert finding is not None and finding.severity is Severity.WARN
     assert "example.org" in finding.message and "APPS_DOMAIN" in finding.advice
 
 
@@ -51,7 +51,7 @@ WIDE = ["0.0.0.0/0", "::/0", "10.0.0.1, 128.0.0.0/1", "2000::/3", "::ffff:0:0/96
 @pytest.mark.parametrize("networks", WIDE)
 def test_proxy_networks_that_contain_clients_get_a_warning(networks: str) -> None:
     finding = found("proxies", trusted_proxies=networks)
-    assert finding is not None and finding.level is Severity.WARN
+    assert finding is not None and finding.severity is Severity.WARN
     assert networks.rpartition(" ")[2] in finding.message and "audit log" in finding.message
     assert Weakness.WIDE_TRUSTED_PROXIES in settings.load(trusted_proxies=networks).weaknesses
 

@@ -83,7 +83,7 @@ def test_docker_without_an_engine_ends_with_one_line_and_creates_nothing(data_di
 def test_an_engine_on_another_machine_is_rejected_without_contacting_it(data_dir: Path, engine: str) -> None:
     code, output = invoke("up", "--runtime", "docker", "--data-dir", str(data_dir), DOCKER_HOST=engine)
     assert code == 1
-    assert f"{engine} is not on this machine" in output
+    assert f"the engine {engine} runs on another machine" in output
     assert list(data_dir.iterdir()) == []
 
 

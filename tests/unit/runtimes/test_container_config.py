@@ -13,8 +13,8 @@ from codehub.runtimes.docker.container_config import (
     ContainerSettings,
     Label,
     container_config,
+    container_files,
     desired_hash,
-    files,
     name_of,
 )
 from codehub.runtimes.docker.seccomp import profile
@@ -145,7 +145,7 @@ def test_a_relevant_change_changes_the_hash(changed: WorkloadSpec) -> None:
 
 
 def test_the_user_id_has_a_name_and_the_ide_has_no_password() -> None:
-    texts = files(2_000_007, 9000, "name")
+    texts = container_files(2_000_007, 9000, "name")
     assert "coder:x:2000007:2000007::/home/coder:" in texts["/etc/passwd"]
     assert "bind-addr: 0.0.0.0:9000\nauth: none\n" in texts["/etc/codehub/code-server.yaml"]
 
@@ -153,7 +153,7 @@ def test_the_user_id_has_a_name_and_the_ide_has_no_password() -> None:
 @pytest.mark.parametrize("name", ["한글 😀", 'quoted " \\ and # hashed: [x]', "true", "\ufffe"])
 def test_the_ide_shows_the_workspaces_name(name: str) -> None:
     """A line of YAML whose value is written as JSON, so that a name adds no other setting."""
-    lines = files(2_000_007, 9000, name)["/etc/codehub/code-server.yaml"].splitlines()
+    lines = container_files(2_000_007, 9000, name)["/etc/codehub/code-server.yaml"].splitlines()
     (line,) = [line for line in lines if line.startswith("app-name: ")]
     assert line.isascii() and json.loads(line.removeprefix("app-name: ")) == name
     assert len(lines) == 8

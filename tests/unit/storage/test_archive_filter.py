@@ -21,7 +21,7 @@ from tests.trees import make_tree
 class NeverSkimming(ArchiveFilter):
     """Filter that parses every header."""
 
-    def _skim(self, data: bytes, position: int) -> int:
+    def _skip_plain_files(self, data: bytes, position: int) -> int:
         return 0
 
 
