@@ -1,4 +1,4 @@
-"""The data directory: creating it, checking its content, and claiming its storage."""
+"""Data directory: its creation, the check of its content, and the claims of its storage."""
 
 from pathlib import Path
 

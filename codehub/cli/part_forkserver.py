@@ -1,8 +1,8 @@
 """Fork server of the parts of `codehub up`.
 
-One process that has every module loaded, and forks each part. It has one thread, no event loop and
-no connection. A part therefore starts with loaded modules and nothing else, however often it is
-restarted, and all parts share the memory of those modules.
+It is one process with every module loaded, one thread, no event loop and no connection. A part
+therefore starts with loaded modules and nothing else, however often it is restarted, and all parts
+share the memory of those modules.
 
 Each request is one message on a Unix socket: a JSON object with the part's name and environment,
 and the descriptors of its standard output, its standard error and its status socket. It may name

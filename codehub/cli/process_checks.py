@@ -1,4 +1,4 @@
-"""Checks of the isolation of process workspaces, by running the isolation probe."""
+"""Checks of the isolation of process workspaces, by detecting the barriers."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Check whether the activity in Redis is complete, from the reports of the gateway workers (ADR 0018)."""
+"""Check whether the activity in Redis is complete, from reports of gateway workers (ADR 0018)."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

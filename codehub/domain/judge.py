@@ -1,4 +1,4 @@
-"""Derive the level and the phase of a workspace from its conditions."""
+"""Level and phase of a workspace, derived from its conditions."""
 
 from datetime import datetime
 

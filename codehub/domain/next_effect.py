@@ -1,4 +1,4 @@
-"""The next effect of an operation.
+"""Next effect of an operation.
 
 Effects name generations and ids, so they can be repeated (ADR 0002).
 """

@@ -1,4 +1,4 @@
-"""Derive the conditions of a workspace from an observation."""
+"""Conditions of a workspace, derived from an observation."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""Reads from the log of PostgreSQL why it ended, and says what to do."""
+"""Reasons in the log of PostgreSQL for its end, with their remedies."""
 
 import re
 from pathlib import Path

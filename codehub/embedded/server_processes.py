@@ -1,4 +1,4 @@
-"""Starts, finds and ends the processes of embedded servers."""
+"""Processes of embedded servers: their start, search and end."""
 
 import contextlib
 import os

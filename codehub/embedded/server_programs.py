@@ -1,4 +1,4 @@
-"""Finds the programs of the servers, and copies them if their account cannot reach them."""
+"""Programs of the embedded servers: their search, and copies if their account cannot reach them."""
 
 import contextlib
 import importlib.util

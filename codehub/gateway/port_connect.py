@@ -1,4 +1,4 @@
-"""Connects to a port in a workspace's network, with a socket from its port broker (ADR 0013).
+"""Connection to a port in a workspace's network, through a socket of its port broker (ADR 0013).
 
 A socket belongs to the network namespace in which it was created, whichever process connects it. The
 broker speaks no protocol, and no byte of the connection passes through it.

@@ -1,4 +1,4 @@
-"""Builds relays: requests as the API, a workspace or one of its ports receives them."""
+"""Builder of relays: requests as the API, a workspace or one of its ports receives them."""
 
 from codehub.database.gateway_queries import Route, SessionUser
 from codehub.domain.ports import port_address

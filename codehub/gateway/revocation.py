@@ -1,4 +1,4 @@
-"""Consequences of a notification: forget cached entries, and close connections whose grant was withdrawn."""
+"""Consequences of a notification: forget cache entries, close connections without a valid grant."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Routing: which upstream gets a request, or which reply the client gets instead.
+"""Routing of requests to an upstream, or to a reply of the gateway.
 
 Sessions and routes come from memory. Only when one is missing there, the result is a PendingRoute.
 """

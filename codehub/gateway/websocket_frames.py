@@ -1,4 +1,4 @@
-"""Reads WebSocket frames (RFC 6455, 5.2) beside the relay, which does not change them."""
+"""Reader of WebSocket frames (RFC 6455, 5.2) beside the relay, which does not change them."""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,1 +1,1 @@
-"""HTTP/1.1 (RFC 9112): parses, checks and relays messages."""
+"""HTTP/1.1 (RFC 9112): parsing, checking and relaying of messages."""

@@ -1,4 +1,4 @@
-"""Finds where a message body ends (RFC 9112, 6 and 7). Bodies are relayed unchanged."""
+"""Framing of message bodies (RFC 9112, 6 and 7). Bodies are relayed unchanged."""
 
 import re
 from typing import Final, Protocol

@@ -1,4 +1,4 @@
-"""One request and its response, relayed between a client and an upstream."""
+"""Exchange of one request and its response between a client and an upstream."""
 
 from time import perf_counter
 from typing import Final

@@ -1,4 +1,4 @@
-"""Rewrites request heads: removes hop-by-hop fields, and credentials from requests to workspaces."""
+"""Rewriting of request heads: removal of hop-by-hop fields, and of credentials for workspaces."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final

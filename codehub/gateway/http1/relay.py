@@ -1,4 +1,4 @@
-"""A request on its way to an upstream."""
+"""Request on its way to an upstream."""
 
 from __future__ import annotations
 

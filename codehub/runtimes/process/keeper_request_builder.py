@@ -1,4 +1,4 @@
-"""Builds the request for a keeper from a workload and what this machine supports."""
+"""Builder of the request for a keeper, from a workload and what this machine supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives the workspace a new session keyring. Standard library only (see `keeper`)."""
+"""New session keyring for a workspace. Standard library only (see `keeper`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts a program after a preparation in the child. Standard library only (see `keeper`).
+"""Start of a program after a preparation in the child. Standard library only (see `keeper`).
 
 `subprocess` takes long to import and cannot report an error of the preparation.
 """

@@ -1,4 +1,4 @@
-"""Finds and kills processes that outlived their keeper. Standard library only (see `keeper`)."""
+"""Termination of processes that outlived their keeper. Standard library only (see `keeper`)."""
 
 from __future__ import annotations
 
