@@ -65,7 +65,7 @@ async def list_all_workspaces(
 
 @router.get("/overview")
 async def get_overview(admin: Admin, services: Shared) -> OverviewView:
-    """Return an overview. `running` counts as limits do: desired RUNNING, or with a container."""
+    """Return an overview of the installation. `running` counts workspaces as the limits do."""
     config = services.config
     async with services.engine.connect() as conn:
         overview = await workspace_queries.read_overview(conn)
