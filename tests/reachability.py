@@ -77,21 +77,24 @@ def connect_from_namespaces(
     No program has to be installed there. `dropped` are the addresses whose packets a firewall
     drops.
     """
-    attempt = f"lambda name: connect(name, {[*dropped]!r})"
-    return _run(_script(attempt, _ENTER.format(pid=pid, uid=uid, groups=[*groups])), names)
+    return _run(_script(_connect(dropped), _ENTER.format(pid=pid, uid=uid, groups=[*groups])), names)
 
 
 def read_from_namespaces(pid: int, uid: int, *paths: str, groups: Iterable[int] = ()) -> Answers:
     return _run(_script("read", _ENTER.format(pid=pid, uid=uid, groups=[*groups])), paths)
 
 
-def connect_command(*names: str) -> str:
+def connect_command(*names: str, dropped: Iterable[str] = ()) -> str:
     """Return a shell command that connects to addresses, for a workspace that has Python."""
-    return _command(_script("connect"), names)
+    return _command(_script(_connect(dropped)), names)
 
 
 def read_command(*paths: str) -> str:
     return _command(_script("read"), paths)
+
+
+def _connect(dropped: Iterable[str]) -> str:
+    return f"lambda name: connect(name, {[*dropped]!r})"
 
 
 def _script(attempt: str, entry: str = "") -> str:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from tests.integration.runtimes.conftest import RuntimeFixture
 from tests.reachability import Answers, connect_command, python_command
 
 PORT = 8099
+_BACKLOG = 4096
 
 _SERVER = f"""
 import socketserver
@@ -155,11 +156,15 @@ def _ip(arguments: str) -> None:
 
 @contextmanager
 def listening(address: str) -> Iterator[str]:
-    """Listen on the host, at `host:0`, `/path` or `@abstract`; yield the address."""
+    """Listen on the host, at `host:0`, `/path` or `@abstract`; yield the address.
+
+    Connections are never accepted. Concurrent Docker tests give this machine over 128 addresses,
+    and a test connects to each.
+    """
     is_unix = address[0] in "/@"
     with socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET) as server:
         server.bind(address.replace("@", "\0", 1) if is_unix else (address.rpartition(":")[0], 0))
-        server.listen()
+        server.listen(_BACKLOG)
         yield address if is_unix else f"{address.rpartition(':')[0]}:{server.getsockname()[1]}"
 
 
@@ -193,9 +198,12 @@ def name_server(answer: str) -> Iterator[str]:
             thread.join()
 
 
-async def from_inside(fixture: RuntimeFixture, workspace_id: str, *names: str) -> Answers:
+async def from_inside(
+    fixture: RuntimeFixture, workspace_id: str, *names: str, dropped: Iterable[str] = ()
+) -> Answers:
     """Return for each address True, or the error of the connection."""
-    answers: Answers = json.loads(await fixture.inside(workspace_id, connect_command(*names)))
+    command = connect_command(*names, dropped=dropped)
+    answers: Answers = json.loads(await fixture.inside(workspace_id, command))
     return answers
 
 
