@@ -18,6 +18,8 @@ PYTEST := $(BIN)/python -m pytest
 # For two cores. Most tests wait as long as they compute, so four workers keep both busy.
 WORKERS := 4
 TESTS := $(PYTEST) -n $(WORKERS) --no-loadscope-reorder
+# Random pauses leave the cores idle, so more workers share them.
+TESTS_WITH_PAUSES := $(PYTEST) -n 8 --no-loadscope-reorder
 # Ten users and every flood. It runs alone.
 SOAK := tests/e2e/test_soak.py
 WEB_SOURCES := $(shell find web -type f -not -path 'web/node_modules/*' -not -path 'web/dist/*' 2>/dev/null)
@@ -51,8 +53,8 @@ test-all: export CODEHUB_TEST_ALL := 1
 test-all: install-tests ## Test everything: each layer in full, the soak test, then real servers with random pauses
 	@rm -f $(CODEHUB_REPEAT_FAILED); failed=0; \
 	scripts/run-in-parallel.sh "$(MAKE) --no-print-directory check test-web" "$(TESTS) --ignore=$(SOAK) tests" || failed=1; \
-	scripts/run-in-parallel.sh "$(PYTEST) $(SOAK)" || failed=1; \
-	CODEHUB_TEST_ALL= CODEHUB_PAUSES=1 scripts/run-in-parallel.sh "$(TESTS) $(call layers,integration chaos docker)" || failed=1; \
+	scripts/run-in-parallel.sh "$(PYTEST) -rP $(SOAK)" || failed=1; \
+	CODEHUB_TEST_ALL= CODEHUB_PAUSES=1 scripts/run-in-parallel.sh "$(TESTS_WITH_PAUSES) $(call layers,integration chaos docker)" || failed=1; \
 	exit $$failed
 
 flaky: install-tests ## Repeat tests under load and report failures with their seeds: make flaky N=20 TEST=tests/...
