@@ -76,7 +76,7 @@ class PageFormHandler:
         self, workspace_id: str, session_user: SessionUser, address: str, values: dict[str, str]
     ) -> None:
         source = self._route_cache.source
-        action = values.get("wish", "")  # the name that pages of older versions send
+        action = values.get("action", values.get("wish", ""))  # pages from before an upgrade send `wish`
         target_id = values.get("workspace", workspace_id)
         await self._check_owner(target_id, session_user)
         if action == "start":

@@ -117,7 +117,7 @@ class Pages:
         recover = f"{_api(workspace)}/recover"
         ways = recovery_options(workspace)
         actions = [
-            PageAction(page.text(f"error.{way}"), "POST", recover, {}, {"wish": "recover"})
+            PageAction(page.text(f"error.{way}"), "POST", recover, {}, {"action": "recover"})
             for way in ways
             if way in (RecoveryOption.LOOK_AGAIN, RecoveryOption.HOME)
         ]
@@ -306,16 +306,16 @@ def _api(workspace: Workspace) -> str:
 
 
 def _start(label: str, workspace: Workspace) -> PageAction:
-    return PageAction(label, "PATCH", _api(workspace), {"desired_state": "RUNNING"}, {"wish": "start"})
+    return PageAction(label, "PATCH", _api(workspace), {"desired_state": "RUNNING"}, {"action": "start"})
 
 
 def _stop(label: str, workspace: Workspace) -> PageAction:
-    form = {"wish": "stop", "workspace": workspace.id}
+    form = {"action": "stop", "workspace": workspace.id}
     return PageAction(label, "PATCH", _api(workspace), {"desired_state": "STANDBY"}, form)
 
 
 def _recover(label: str, path: str, how: Mapping[str, str], *, primary: bool = True) -> PageAction:
-    return PageAction(label, "POST", path, how, {"wish": "recover", **how}, primary)
+    return PageAction(label, "POST", path, how, {"action": "recover", **how}, primary)
 
 
 def _progress(workspace: Workspace) -> str:

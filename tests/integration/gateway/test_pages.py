@@ -118,6 +118,15 @@ async def test_restore_and_start_are_forms(each_mode: World, phase: Phase, butto
     assert (await visit(each_mode)).refreshes
 
 
+async def test_a_page_that_was_open_during_an_upgrade_still_starts_the_workspace(each_mode: World) -> None:
+    """Pages of earlier versions send the action as `wish`."""
+    each_mode.set_phase(MINE, Phase.ARCHIVED)
+    entry = f"/w/{MINE}/"
+    started = await press(each_mode, f"{entry}.codehub/do?wish=start&to=/a")
+    assert started == (303, f"http://{each_mode.platform}{entry}a", "")
+    assert each_mode.facts.woken == [(MINE, "alice")]
+
+
 @pytest.mark.parametrize("phase", [Phase.STANDBY, Phase.RUNNING, Phase.PENDING])
 async def test_a_workspace_of_another_runtime_shows_the_reason_and_is_not_woken(
     origin_mode: World, phase: Phase
@@ -264,14 +273,14 @@ async def test_only_the_owner_may_submit_forms_and_only_from_the_platforms_pages
     foreign = f"POST {action} HTTP/1.1\r\nHost: {each_mode.platform}\r\nCookie: session={SESSION}\r\n"
     header_lines = f"Origin: http://{MINE}.{each_mode.platform}\r\nContent-Length: 0\r\n\r\n"
     assert status((await each_mode.ask(foreign + header_lines))[0]) == 403
-    stop = f"/w/{MINE}/.codehub/do?wish=stop&workspace="
+    stop = f"/w/{MINE}/.codehub/do?action=stop&workspace="
     each_mode.facts.routes[THEIRS] = Route(THEIRS, "01someone", Phase.RUNNING, Operation.NONE, None, "x")
     assert [(await press(each_mode, stop + which))[0] for which in (THEIRS, "..", "01nobody")] == [404] * 3
-    for what in ("do?wish=delete", "do", "do?wish=recover&from=thin-air"):
+    for what in ("do?action=delete", "do", "do?action=recover&from=thin-air"):
         assert (await press(each_mode, f"/w/{MINE}/.codehub/{what}"))[0] == 404
     facts = each_mode.facts
     assert not (facts.woken or facts.stopped or facts.recovered) and not each_mode.ide.heads
-    _, location, _ = await press(each_mode, f"/w/{MINE}/.codehub/do?wish=start&to=//evil.example")
+    _, location, _ = await press(each_mode, f"/w/{MINE}/.codehub/do?action=start&to=//evil.example")
     assert location == f"http://{each_mode.platform}/w/{MINE}//evil.example"  # a path below the entry URL
 
 

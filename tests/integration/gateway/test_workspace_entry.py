@@ -63,7 +63,7 @@ async def test_random_sessions_of_one_network_cost_bounded_look_ups() -> None:
             cookie = f"Cookie: session=guess-{number}\r\n"
             if number % 3 == 1:
                 return f"GET /api/v1/events HTTP/1.1\r\nHost: {made.platform}\r\n{cookie}{more}\r\n"
-            form = f"POST /w/{MINE}/.codehub/do?wish=start HTTP/1.1\r\nHost: {made.platform}\r\n"
+            form = f"POST /w/{MINE}/.codehub/do?action=start HTTP/1.1\r\nHost: {made.platform}\r\n"
             return f"{form}Content-Length: 0\r\n{cookie}{more}\r\n"
 
         heads = [(await made.ask(guess(number)))[0] for number in range(20)]
