@@ -1,4 +1,4 @@
-"""Internal HTTP listener of a part, for monitoring, separate from the public port.
+"""Internal HTTP listener of a part, for monitoring, separate from the public port (ADR 0021).
 
 It serves GET and HEAD only, one request per connection, and limits the memory that clients can use.
 """

@@ -1,4 +1,4 @@
-"""`codehub ide install`: install code-server, and the Node that runs it, in the tools directory.
+"""`codehub ide install`: install code-server, and the Node that runs it, in the tools directory (ADR 0016).
 
 Everything is built in a staging directory and renamed at the end. So a directory with its final
 name is complete, and an interrupted install leaves nothing that looks finished.

@@ -1,4 +1,4 @@
-"""Fork server of the parts of `codehub up`.
+"""Fork server of the parts of `codehub up` (ADR 0017).
 
 It is one process with every module loaded, one thread, no event loop and no connection. A part
 therefore starts with loaded modules and nothing else, however often it is restarted, and all parts

@@ -1,4 +1,4 @@
-"""Reads and writes of a leader, fenced by the epoch of its term.
+"""Reads and writes of a leader, fenced by the epoch of its term (ADR 0009).
 
 Statements that the controller runs for each workspace are plain SQL on asyncpg connections, one
 round trip each: SQLAlchemy would take longer to build them than PostgreSQL to execute them.

@@ -1,4 +1,4 @@
-"""PostgreSQL below the data directory, reachable only through a private Unix socket."""
+"""PostgreSQL below the data directory, reachable only through a private Unix socket (ADR 0006)."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""Accept loop of a TLS port: it answers plain HTTP with an error, and limits pending handshakes."""
+"""Accept loop of a TLS port: it limits pending handshakes and answers plain HTTP (ADR 0032)."""
 
 import asyncio
 import errno

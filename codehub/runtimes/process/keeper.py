@@ -1,11 +1,12 @@
-"""The keeper: a small process that starts and supervises one workspace's process tree (ADR 0011).
+"""The keeper: a small process that starts and supervises one workspace's process tree (ADR 0030).
 
 It holds the lock of the workspace's state directory, detaches from the process that started it, and
 writes state.json before it starts anything. So a crash at any point leaves either nothing running,
 or processes that state.json names. As the subreaper of the tree it keeps even daemonised processes
 below it, and it exits only after the last of them.
 
-The fork server forks keepers. They import only the standard library and modules that do the same.
+The fork server forks keepers (ADR 0011). They import only the standard library, and modules that do
+the same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Parser of tar headers: pax headers as GNU tar writes them (ADR 0014).
+"""Parser of tar headers: pax headers as GNU tar writes them (ADR 0031).
 
-Two programs that read one stream must never interpret it differently. So the parser accepts only
-what CodeHub's archives contain. It rejects every number, key or name that is ambiguous.
+Two programs that read one stream must never interpret it differently (ADR 0014). So the parser
+accepts only what CodeHub's archives contain. It rejects every number, key or name that is ambiguous.
 """
 
 import re

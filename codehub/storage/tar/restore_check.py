@@ -1,4 +1,4 @@
-"""Check of a tar stream before a restore: tar only reads headers that were checked (ADR 0014)."""
+"""Check of a tar stream before a restore: tar only reads headers that were checked (ADR 0031)."""
 
 from dataclasses import dataclass, field
 
