@@ -68,14 +68,11 @@ class RelayBuilder:
         return relay
 
     def _forwarding(self, head: RequestHead, peer: str) -> Forwarding:
-        return Forwarding(self._client_address(head, peer), head.host, self._origins.scheme)
+        return Forwarding(self.client_address(head, peer).encode(), head.host, self._origins.scheme)
 
-    def client_text(self, head: RequestHead, peer: str) -> str:
+    def client_address(self, head: RequestHead, peer: str) -> str:
         """Return the client's address, which a trusted proxy in front may name."""
-        return self._client_address(head, peer).decode("latin-1")
-
-    def _client_address(self, head: RequestHead, peer: str) -> bytes:
-        client = peer.encode()
-        if peer in self._config.trusted_proxies and b"x-forwarded-for" in head.fields:
-            client = head.get(b"x-forwarded-for").rpartition(b",")[2].strip() or client
-        return client
+        proxies = self._config.trusted_proxies
+        if peer in proxies and b"x-forwarded-for" in head.fields:
+            return proxies.client_address(peer, head.get(b"x-forwarded-for"))
+        return peer

@@ -162,7 +162,7 @@ class Router:
             if self._entry.read_enter_query(request):
                 return self._route_entry(request)
             return self._redirect_to_entry(request)
-        return self._forms.handle(request, self._relays.client_text(request.head, request.peer))
+        return self._forms.handle(request, self._relays.client_address(request.head, request.peer))
 
     def _route_port_path(self, request: WorkspaceRequest, match: re.Match[bytes]) -> RouteResult:
         """Route `/proxy/PORT/` and `/absproxy/PORT/`.
@@ -187,7 +187,7 @@ class Router:
         sessions = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
         if not sessions:
             return relay
-        address = self._relays.client_text(head, peer)
+        address = self._relays.client_address(head, peer)
         return PendingRoute(self._add_session(relay, cookies.session_hash(sessions[0]), address))
 
     async def _add_session(self, relay: Relay, session_hash: bytes, address: str) -> Relay:
@@ -298,7 +298,7 @@ class Router:
     # Both
 
     async def _look_up(self, request: WorkspaceRequest, *, at_entry: bool) -> RouteResult:
-        address = self._relays.client_text(request.head, request.peer)
+        address = self._relays.client_address(request.head, request.peer)
         session_user = await self._route_cache.find_session_user(request.session_hash, address)
         route = await self._route_cache.load_route(request.workspace_id) if session_user else None
         if session_user and not self._route_cache.is_session_cached(request.session_hash):

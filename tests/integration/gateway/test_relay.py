@@ -7,6 +7,7 @@ from dataclasses import replace
 from ipaddress import ip_network
 
 import pytest
+import structlog.testing
 import uvloop
 
 from codehub.domain.internal_key_header import INTERNAL_KEY
@@ -63,6 +64,36 @@ async def test_a_trusted_proxy_names_the_client() -> None:
             f"GET / HTTP/1.1\r\nHost: {made.platform}\r\nX-Forwarded-For: 1.1.1.1, 9.9.9.9\r\n\r\n"
         )
         assert headers(made.api.heads[0].decode(), "x-forwarded-for") == ["9.9.9.9"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "client"),
+    [
+        ("203.0.113.9:51234", "203.0.113.9"),
+        ("9.9.9.9, [2001:db8::1]:51234", "2001:db8::1"),
+        ("[2001:db8::1]", "2001:db8::1"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("::ffff:203.0.113.9", "203.0.113.9"),
+        ("unknown", "127.0.0.1"),
+        ("9.9.9.9, ", "127.0.0.1"),
+        ("[2001:db8::1", "2001:db8::1"),
+        ("203.0.113.9:1:2", "127.0.0.1"),
+    ],
+)
+async def test_a_client_keeps_its_address_without_the_port_that_a_proxy_appends(
+    entry: str, client: str
+) -> None:
+    async with world(trusted_proxies=TrustedProxies([ip_network("127.0.0.1")])) as made:
+        await made.ask(f"GET / HTTP/1.1\r\nHost: {made.platform}\r\nX-Forwarded-For: {entry}\r\n\r\n")
+        assert headers(made.api.heads[0].decode(), "x-forwarded-for") == [client]
+
+
+def test_a_proxy_that_names_no_address_is_reported_once() -> None:
+    proxies = TrustedProxies([ip_network("127.0.0.1")])
+    with structlog.testing.capture_logs() as logged:
+        for entry in (b"192.0.2.1:1", b"unknown", b"also unknown"):
+            proxies.client_address("127.0.0.1", entry)
+    assert [(line["log_level"], line["entry"]) for line in logged] == [("warning", "unknown")]
 
 
 async def test_only_the_api_gets_the_internal_key_and_no_client_can_set_it() -> None:
