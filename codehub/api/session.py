@@ -60,6 +60,7 @@ async def login(body: SignIn, request: Request, response: Response, services: Sh
     address = client_address(request)
     async with services.sign_in_limit.admit(address):
         signed_in = await accounts.sign_in(services.engine, body.username, body.password, address, now=now)
+    await services.sign_in_limit.remember(signed_in.account.id, address)
     services.session_lookup_limit.remember(sessions.hash_session_id(signed_in.session_id))
     set_session_cookie(response, signed_in.session_id, services.config)
     return SignedIn(user=UserView.of_account(signed_in.account))

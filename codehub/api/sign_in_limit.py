@@ -42,7 +42,7 @@ class SignInLimit:
 
     @asynccontextmanager
     async def admit(self, address: str) -> AsyncIterator[None]:
-        """Admit one password check. The sign-in succeeded if the block raises nothing."""
+        """Admit one password check. The password was right if the block raises nothing."""
         network = network_of(address) or "unknown"
         is_known = network in self._known
         cost = KNOWN_COST if is_known else 1.0
@@ -62,4 +62,7 @@ class SignInLimit:
                 raise
             yield
         self._buckets.refund(network, cost)
-        await self._known.remember(network)
+
+    async def remember(self, user_id: str, address: str) -> None:
+        """Count the network of this address as known: the user has signed in from it."""
+        await self._known.remember(user_id, network_of(address) or "unknown")

@@ -9,6 +9,8 @@ import pytest
 
 from codehub.api import sign_in_limit
 from codehub.api.app import create_app
+from codehub.bus import known_networks
+from codehub.bus.known_networks import KnownNetworks
 from codehub.database import passwords
 from codehub.domain.states import Role
 from tests.integration.api.conftest import PASSWORD, Api
@@ -154,6 +156,25 @@ async def test_known_networks_are_shared_between_processes(
         assert (await sign_in(other, KNOWN_ADDRESS, "alice")).status_code == 200
         blocked_checks.release.set()
         await asyncio.gather(*attempts)
+
+
+async def test_one_user_cannot_push_out_the_known_networks_of_others(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_networks, "MAX_KNOWN", 6)
+    monkeypatch.setattr(known_networks, "MAX_PER_USER", 3)
+    for name in ("alice", "mallory"):
+        await api.quick_client(name, Role.USER)
+    assert (await sign_in(api, KNOWN_ADDRESS, "alice")).status_code == 200
+    for number in range(10):
+        assert (await sign_in(api, f"2001:db8:0:{number}::1", "mallory")).status_code == 200
+    services = api.app.state.services
+    restarted = KnownNetworks(services.redis)
+    await restarted.refresh()
+    for known in (services.sign_in_limit._known, restarted):
+        assert KNOWN_ADDRESS in known
+        assert [n for n in range(10) if f"2001:db8:0:{n}::/64" in known] == [7, 8, 9]
+    assert await services.redis.zcard(known_networks.KEY) == 4
 
 
 async def test_sign_in_works_without_redis_and_remembers_the_address(
