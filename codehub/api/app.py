@@ -25,6 +25,7 @@ from codehub.api import (
     workspaces,
 )
 from codehub.api.body_limit import BodyLimitMiddleware
+from codehub.api.call_admission import CallAdmissionMiddleware
 from codehub.api.concurrency_limits import ConcurrencyLimit
 from codehub.api.csrf import CsrfMiddleware
 from codehub.api.dashboard_files import Dashboard
@@ -45,6 +46,8 @@ from codehub.settings import Settings
 logger = structlog.get_logger(__name__)
 
 PREFIX: Final = "/api/v1"
+LOGIN: Final = f"{PREFIX}/login"
+EVENTS: Final = f"{PREFIX}/events"
 INTERNAL: Final = ("/readyz", "/metrics")
 """Served by the internal listener only. The dashboard must not answer a probe of these paths."""
 POOL_SIZE: Final = 20
@@ -76,12 +79,18 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(_api())
     app.include_router(health.router)
     app.router.default = _fallback()
-    app.add_middleware(BodyLimitMiddleware)
+    # Below the exception handlers, which turn a rejection into a response.
+    app.router.middleware_stack = CallAdmissionMiddleware(
+        BodyLimitMiddleware(app.router.middleware_stack, login_path=LOGIN),
+        prefix=PREFIX,
+        login_path=LOGIN,
+        events_path=EVENTS,
+    )
     app.add_middleware(
         CsrfMiddleware,
         own_origin=settings.base_url,
         cookie_name=config.cookie_name,
-        login_path=f"{PREFIX}/login",
+        login_path=LOGIN,
     )
     key = settings.internal_key_for("API_LISTEN", settings.api_listen_address)
     if key is not None:

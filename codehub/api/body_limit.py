@@ -1,4 +1,4 @@
-"""Bounds on the size and duration of request bodies, checked before they are parsed."""
+"""Bounds on request bodies, before they are parsed: size, duration, and who may send one."""
 
 import asyncio
 from typing import Final
@@ -6,26 +6,40 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from codehub.api.call_admission import admitted_session
 from codehub.api.errors import envelope
 
 MAX_BODY: Final = 256 << 10
+MAX_SIGN_IN: Final = 16 << 10
+"""Bytes of a sign-in, the only body that is read without a session."""
 MAX_SECONDS: Final = 30.0
-"""A body is buffered before the caller is authenticated, so a slow one must not stay in memory."""
+MAX_UNFINISHED_SIGN_INS: Final = 256
+"""Bodies of sign-ins that are read at a time, 4 MiB together.
+
+One more ends the one that has taken longest. A real one takes one packet, so it is not the oldest.
+"""
 
 
 class BodyLimitMiddleware:
-    """Middleware that buffers a body of at most MAX_BODY bytes, and rejects a longer one."""
+    """Middleware that buffers the body of a call.
 
-    def __init__(self, app: ASGIApp) -> None:
+    The bodies of signed-in users occupy their slots. Without a session, only the body of a sign-in is
+    read. The handler gets no other, and answers with 401.
+    """
+
+    def __init__(self, app: ASGIApp, *, login_path: str) -> None:
         self._app = app
+        self._login_path = login_path
+        self._unfinished: dict[asyncio.Timeout, None] = {}
+        """Timeouts of the sign-ins that are being read, oldest first."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
             return
+        most = self._max_size(scope)
         try:
-            async with asyncio.timeout(MAX_SECONDS):
-                body = None if _declared_length(scope) > MAX_BODY else await _read_body(receive)
+            body = await self._read_in_time(scope, receive, most) if most else b""
         except TimeoutError:
             await envelope(408, "TIMEOUT", "The body of the request took too long to arrive.")(
                 scope, receive, send
@@ -33,11 +47,36 @@ class BodyLimitMiddleware:
             return
         if body is None:
             response = envelope(
-                413, "PAYLOAD_TOO_LARGE", f"The body of the request is larger than {MAX_BODY >> 10} KiB."
+                413, "PAYLOAD_TOO_LARGE", f"The body of the request is larger than {most >> 10} KiB."
             )
             await response(scope, receive, send)
             return
         await self._app(scope, _replay(body, receive), send)
+
+    def _max_size(self, scope: Scope) -> int:
+        if scope["path"] == self._login_path:
+            return MAX_SIGN_IN
+        return 0 if admitted_session(scope) is None else MAX_BODY
+
+    async def _read_in_time(self, scope: Scope, receive: Receive, most: int) -> bytes | None:
+        if _declared_length(scope) > most:
+            return None
+        async with asyncio.timeout(MAX_SECONDS) as timeout:
+            if most == MAX_BODY:
+                return await _read_body(receive, most)
+            if len(self._unfinished) >= MAX_UNFINISHED_SIGN_INS:
+                self._end_oldest()
+            self._unfinished[timeout] = None
+            try:
+                return await _read_body(receive, most)
+            finally:
+                self._unfinished.pop(timeout, None)
+
+    def _end_oldest(self) -> None:
+        oldest = next(iter(self._unfinished))
+        del self._unfinished[oldest]
+        if not oldest.expired():
+            oldest.reschedule(0)
 
 
 def _declared_length(scope: Scope) -> int:
@@ -45,14 +84,14 @@ def _declared_length(scope: Scope) -> int:
     return int(length) if length.isascii() and length.isdigit() and len(length) < 19 else MAX_BODY + 1
 
 
-async def _read_body(receive: Receive) -> bytes | None:
+async def _read_body(receive: Receive, most: int) -> bytes | None:
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return bytes(body)
         body += message.get("body", b"")
-        if len(body) > MAX_BODY:
+        if len(body) > most:
             return None
         if not message.get("more_body", False):
             return bytes(body)

@@ -23,8 +23,6 @@ logger = structlog.get_logger(__name__)
 router = APIRouter(tags=["events"])
 
 CLOSE_SECONDS: Final = 1.0
-SEND_TIMEOUT: Final = 20.0
-"""Seconds for a client to read one event. A slower client is disconnected."""
 
 
 @router.get(
@@ -72,9 +70,6 @@ class EventStream(Response):
             self._metrics.limited.labels("replaced_stream").inc()
 
     async def _run(self, feed: Feed, scope: Scope, receive: Receive, send: Send) -> None:
-        transport = transport_of(scope)
-        if transport is not None:
-            transport.set_write_buffer_limits(high=0)  # `send` waits until the previous event is written
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         with (
             self._metrics.streams.track_inprogress(),
@@ -86,7 +81,7 @@ class EventStream(Response):
                 await send(_body(REPLACED if self._replaced.is_set() else b"", more=True))
                 await send(_body(b"", more=False))
         except TimeoutError:
-            if transport is not None:
+            if (transport := transport_of(scope)) is not None:
                 transport.abort()
 
     async def _run_until_end(self, feed: Feed, receive: Receive, send: Send) -> None:
@@ -110,12 +105,7 @@ class EventStream(Response):
     async def _write(self, feed: Feed, send: Send) -> None:
         source: AsyncIterator[bytes] = EventSource(self._session, self._services).events(feed)
         async for event in source:
-            try:
-                async with asyncio.timeout(SEND_TIMEOUT):
-                    await send(_body(event, more=True))
-            except TimeoutError:
-                self._metrics.limited.labels("slow_reader").inc()
-                return
+            await send(_body(event, more=True))
 
 
 def _body(content: bytes, *, more: bool) -> dict[str, object]:

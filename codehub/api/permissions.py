@@ -1,40 +1,31 @@
 """Authentication of the caller, and access to workspaces."""
 
-from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.api.services import Now, Shared
+from codehub.api.call_admission import admitted_session, client_address
+from codehub.api.services import Shared
 from codehub.database import workspace_queries
-from codehub.database.sessions import Session, find_session, hash_session_id
+from codehub.database.sessions import Session
 from codehub.database.workspace_queries import DetailedWorkspace
 from codehub.domain.audit import Actor, Target, TargetKind
 from codehub.domain.ids import is_ulid
 from codehub.domain.problems import Forbidden, NotFound, Unauthorized, WorkspaceNotFound
 
 
-async def _current_session(request: Request, services: Shared, now: Now) -> AsyncIterator[Session]:
-    """Return the caller's session. The call occupies a slot of its session and its user."""
-    session_id = request.cookies.get(services.config.cookie_name)
-    if not session_id:
-        raise Unauthorized
-    id_hash = hash_session_id(session_id)
-
-    async def look_up() -> Session | None:
-        async with services.engine.connect() as conn:
-            return await find_session(conn, id_hash, now)
-
-    async with services.calls_per_session.slot(id_hash):
-        session = await services.session_lookup_limit.find(id_hash, client_address(request), look_up)
-    if session is None:
+def _current_session(request: Request, services: Shared) -> Session:
+    """Return the caller's session."""
+    session = admitted_session(request.scope)
+    if session is not None:
+        return session
+    if request.cookies.get(services.config.cookie_name):
         raise Unauthorized("Your session has ended. Sign in again.")
-    async with services.calls_per_user.slot(session.user_id):
-        yield session
+    raise Unauthorized
 
 
-Caller = Annotated[Session, Depends(_current_session, scope="function")]
+Caller = Annotated[Session, Depends(_current_session)]
 
 
 async def _admin(session: Caller) -> Session:
@@ -60,12 +51,6 @@ def _user_id(user_id: Annotated[str, Path()]) -> str:
 
 WorkspaceId = Annotated[str, Depends(_workspace_id)]
 UserId = Annotated[str, Depends(_user_id)]
-
-
-def client_address(request: Request) -> str:
-    """Return the address that the gateway appended: only the gateway can reach this socket."""
-    forwarded = request.headers.get("x-forwarded-for", "")
-    return forwarded.rsplit(",", 1)[-1].strip()
 
 
 def _actor(request: Request, session: Caller) -> Actor:

@@ -4,8 +4,9 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -81,10 +82,11 @@ def _listen_unix(path: Path, group: int | None) -> socket.socket:
 
 def make_server(settings: Settings, internal_listener: socket.socket | None = None) -> uvicorn.Server:
     app = create_app(settings)
+    protocol = partial(ApiProtocol, on_stall=app.state.metrics.limited.labels("slow_reader").inc)
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=ApiProtocol,
+        http=cast(type[ApiProtocol], protocol),
         ws="none",
         lifespan="on",
         proxy_headers=False,

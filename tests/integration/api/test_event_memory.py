@@ -15,7 +15,7 @@ import psutil
 import pytest
 from sqlalchemy import insert, update
 
-from codehub.api import event_source, events, open_streams
+from codehub.api import event_source, events, open_streams, uvicorn_protocol
 from codehub.api.event_source import EventSource
 from codehub.api.server import ApiProtocol
 from codehub.bus.events import Feed, publish, resync_message
@@ -88,10 +88,7 @@ def buffered_bytes(served: ServedApi) -> list[int]:
     return [item.transport.get_write_buffer_size() for item in found if isinstance(item, ApiProtocol)]
 
 
-async def test_unread_streams_buffer_one_event_each(
-    served: ServedApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(events, "SEND_TIMEOUT", PATIENCE)
+async def test_unread_streams_buffer_one_event_each(served: ServedApi) -> None:
     await served.api.quick_client("alice", Role.USER)
     await insert_many_workspaces(served.api, "alice", 200)
     ids = [await another_session(served.api, "alice") for _ in range(4)]
@@ -147,7 +144,7 @@ async def read_beginning(reader: asyncio.StreamReader) -> None:
 async def test_a_client_that_does_not_read_is_disconnected(
     served: ServedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "SEND_TIMEOUT", 0.2)
+    monkeypatch.setattr(uvicorn_protocol, "STALL_SECONDS", 0.2)
     monkeypatch.setattr(events, "CLOSE_SECONDS", 0.1)
     await served.api.quick_client("alice", Role.USER)
     await insert_many_workspaces(served.api, "alice", 200)
