@@ -26,7 +26,6 @@ from codehub.api import (
 )
 from codehub.api.body_limit import BodyLimitMiddleware
 from codehub.api.call_admission import CallAdmissionMiddleware
-from codehub.api.concurrency_limits import ConcurrencyLimit
 from codehub.api.csrf import CsrfMiddleware
 from codehub.api.dashboard_files import Dashboard
 from codehub.api.internal_key import InternalKeyMiddleware
@@ -38,6 +37,7 @@ from codehub.api.sign_in_limit import SignInLimit
 from codehub.api.stream_revocation import SessionRevocations
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_networks import KnownNetworks
+from codehub.concurrency_limits import ConcurrencyLimit
 from codehub.database.engine import STATEMENT_SECONDS, create_engine
 from codehub.domain.problems import NotFound
 from codehub.session_lookup_limit import SessionLookupLimit

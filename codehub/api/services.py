@@ -10,12 +10,12 @@ from fastapi import Depends, Request
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from codehub.api.concurrency_limits import ConcurrencyLimit
 from codehub.api.open_streams import OpenStreams
 from codehub.api.sign_in_limit import SignInLimit
 from codehub.api.stream_revocation import SessionRevocations
 from codehub.bus.events import Subscriptions
 from codehub.clock import utc_now
+from codehub.concurrency_limits import ConcurrencyLimit
 from codehub.domain.cookie_names import SESSION_COOKIE, cookie_name
 from codehub.domain.images import Image
 from codehub.domain.ttl import TtlDefaults

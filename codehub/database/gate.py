@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, insert, or_, select, text, update
+from sqlalchemy import Select, func, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database import timeline
@@ -55,11 +55,11 @@ def audit_details(source: RecoverFrom | None) -> dict[str, str | None]:
 
 async def lock_workspace(conn: AsyncConnection, workspace_id: str) -> Workspace:
     """Return a workspace, and lock its row for this transaction."""
-    row = (
-        (await conn.execute(select(*COLUMNS).where(workspaces.c.id == workspace_id).with_for_update()))
-        .mappings()
-        .one_or_none()
-    )
+    return await _read(conn, select(*COLUMNS).where(workspaces.c.id == workspace_id).with_for_update())
+
+
+async def _read(conn: AsyncConnection, query: Select[Any]) -> Workspace:
+    row = (await conn.execute(query)).mappings().one_or_none()
     if row is None:
         raise WorkspaceNotFound
     return to_workspace(row)
@@ -127,6 +127,11 @@ async def set_desired_state(
 ) -> Workspace:
     """Set desired_state. A start counts as activity."""
     if desired is DesiredState.RUNNING:
+        seen = await _read(conn, select(*COLUMNS).where(workspaces.c.id == workspace_id))
+        if not allowed_changes.check_desired_state(seen, desired):
+            return seen
+        # First without the lock: reloads of a page at the limit must not queue for it.
+        admit_running(await usage(conn, seen.owner_id, besides=workspace_id), limits)
         await _lock_limits(conn)
     workspace = await lock_workspace(conn, workspace_id)
     if not allowed_changes.check_desired_state(workspace, desired):

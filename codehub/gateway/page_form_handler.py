@@ -48,10 +48,21 @@ class PageFormHandler:
     async def _submit(
         self, request: WorkspaceRequest, address: str, values: dict[str, str], page: str
     ) -> Reply:
-        head = request.head
         session_user = await self._session_user(request, address)
         if session_user is None:
             return self._redirect(f"/login?next={quote(page, safe='/')}")
+        async with self._route_cache.slot(session_user.user_id):
+            return await self._apply_and_reply(request, session_user, address, values, page)
+
+    async def _apply_and_reply(
+        self,
+        request: WorkspaceRequest,
+        session_user: SessionUser,
+        address: str,
+        values: dict[str, str],
+        page: str,
+    ) -> Reply:
+        head = request.head
         try:
             await self._apply(request.workspace_id, session_user, address, values)
         except RunningLimitExceeded as problem:

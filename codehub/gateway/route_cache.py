@@ -8,9 +8,11 @@ cache.
 import math
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
+from codehub.concurrency_limits import ConcurrencyLimit
 from codehub.database.gate import RecoverFrom
 from codehub.database.gateway_queries import Route, SessionUser, StatusPageData
 from codehub.domain.audit import Actor
@@ -19,6 +21,11 @@ from codehub.session_lookup_limit import SessionLookupLimit
 
 FRESH_SECONDS: Final = 5.0
 MAX_ENTRIES: Final = 100_000
+LOOKUPS_AT_ONCE: Final = 4
+"""Of one user in one worker, whose pool has 10 connections."""
+LOOKUPS_WAITING: Final = 252
+"""A browser that restores its tabs sends 6 requests at once to each of their hosts."""
+TOO_MANY_LOOKUPS: Final = "Too many of your requests are waiting. Close pages that you do not use."
 
 Key = TypeVar("Key", bytes, str)
 Value = TypeVar("Value")
@@ -117,7 +124,12 @@ class RouteCache:
         self._session_users: _Cache[bytes, SessionUser] = _Cache(source.session_user)
         self._routes: _Cache[str, Route] = _Cache(source.route)
         self._session_lookup_limit = SessionLookupLimit()
+        self._limit = ConcurrencyLimit(LOOKUPS_AT_ONCE, LOOKUPS_WAITING, TOO_MANY_LOOKUPS)
         self._answered_at = -math.inf
+
+    def slot(self, user_id: str) -> AbstractAsyncContextManager[None]:
+        """Return a slot for work of a user that PostgreSQL or Redis takes part in."""
+        return self._limit.slot(user_id)
 
     @property
     def fresh(self) -> bool:
@@ -152,10 +164,20 @@ class RouteCache:
         return await self._session_users.load(id_hash)
 
     async def find_session_user(self, id_hash: bytes, address: str) -> SessionUser | None:
-        """Look up the session of a client's cookie. Raises TooManyRequests if `address` guesses."""
-        return await self._session_lookup_limit.find(
-            id_hash, address, lambda: self._session_users.load(id_hash)
-        )
+        """Return the session of a client's cookie. Raises TooManyRequests if `address` guesses."""
+        async with self._limit.slot(id_hash):
+            known = self.session_user(id_hash)  # loaded by another request while this one waited
+            if not isinstance(known, NotCached):
+                return known
+            return await self._session_lookup_limit.find(
+                id_hash, address, lambda: self._session_users.load(id_hash)
+            )
+
+    async def find_route(self, workspace_id: str, user_id: str) -> Route | None:
+        """Return a route for a request of this user."""
+        async with self._limit.slot(user_id):
+            known = self.route(workspace_id)
+            return await self.load_route(workspace_id) if isinstance(known, NotCached) else known
 
     async def load_route(self, workspace_id: str) -> Route | None:
         return await self._routes.load(workspace_id)

@@ -236,7 +236,7 @@ class Router:
             if self._origins.path_mode:
                 return self._relay(request, session_user, route)
             if requests_page(head):
-                return self._entry.send_to_workspace(request)
+                return self._entry.send_to_workspace(request, session_user)
             return reply.error(403, "FORBIDDEN", "A workspace is opened by navigating to it.")
         if head.is_navigation:
             if request.nonce_hash:  # a page stays open for longer than a nonce is valid
@@ -260,7 +260,8 @@ class Router:
         if is_cross_origin(head, self._origins, own, workspace_id):
             return refusals.cross_origin()
         if head.target.startswith(_RESERVED):
-            return self._entry.handle_reserved_path(head, workspace_id, port)
+            address = self._relays.client_address(head, peer)
+            return self._entry.handle_reserved_path(head, workspace_id, port, address)
         grant = self._cookie_grant(head, workspace_id, host)
         if grant is None:
             if head.is_navigation:
@@ -300,7 +301,9 @@ class Router:
     async def _look_up(self, request: WorkspaceRequest, *, at_entry: bool) -> RouteResult:
         address = self._relays.client_address(request.head, request.peer)
         session_user = await self._route_cache.find_session_user(request.session_hash, address)
-        route = await self._route_cache.load_route(request.workspace_id) if session_user else None
+        route = None
+        if session_user is not None:
+            route = await self._route_cache.find_route(request.workspace_id, session_user.user_id)
         if session_user and not self._route_cache.is_session_cached(request.session_hash):
             # If the session ended during the route's lookup, nothing would end what opens now.
             session_user = await self._route_cache.load_session_user(request.session_hash)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import structlog
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 
 from codehub.bus import tickets
 from codehub.bus.activity import ActivityLog
@@ -43,6 +43,8 @@ logger = structlog.get_logger(__name__)
 
 TICK_SECONDS: Final = 0.5
 BACKLOG: Final = 1024
+REDIS_SECONDS: Final = 5.0
+TICKET_CONNECTIONS: Final = 16
 
 
 class RedisTickets:
@@ -57,6 +59,21 @@ class RedisTickets:
 
     async def consume(self, token: str) -> Ticket | None:
         return await tickets.consume(self._redis, token)
+
+
+def redis_for_tickets(url: str) -> Redis:
+    """Return a client whose calls wait for a connection. Activity has a client of its own.
+
+    redis-py's default pool fails beyond 100 connections, and anyone can send tickets.
+    """
+    pool = BlockingConnectionPool.from_url(
+        url,
+        max_connections=TICKET_CONNECTIONS,
+        timeout=REDIS_SECONDS,
+        socket_timeout=REDIS_SECONDS,
+        socket_connect_timeout=REDIS_SECONDS,
+    )
+    return Redis.from_pool(pool)
 
 
 class Gateway:
@@ -232,11 +249,15 @@ async def run_gateway_worker(
     """Run one worker until `stop`, and call `ready` once the port answers."""
     counts = metrics or GatewayMetrics(1).of_worker(0)
     engine = create_engine(config.database_url, statement_seconds=STATEMENT_SECONDS)
-    redis: Redis = Redis.from_url(config.redis_url, socket_timeout=5, socket_connect_timeout=5)
+    redis: Redis = Redis.from_url(
+        config.redis_url, socket_timeout=REDIS_SECONDS, socket_connect_timeout=REDIS_SECONDS
+    )
+    ticket_redis = redis_for_tickets(config.redis_url)
     try:
         cookie_key = await gateway_queries.read_cookie_key(config.database_url)
         source = PostgresSource(engine, config.limits, counts.count_wake)
-        gateway = Gateway(config, source, RedisTickets(redis, config.timeouts.ticket), cookie_key, counts)
+        ticket_store = RedisTickets(ticket_redis, config.timeouts.ticket)
+        gateway = Gateway(config, source, ticket_store, cookie_key, counts)
         channel = InvalidationListener(config.database_url, gateway.revocation)
         reporter = ActivityReporter(
             gateway.recorder, ActivityLog(redis), GatewayRegistry(config.database_url)
@@ -252,6 +273,7 @@ async def run_gateway_worker(
             finally:
                 await reporter.end()
     finally:
+        await ticket_redis.aclose()
         await redis.aclose()
         await engine.dispose()
 

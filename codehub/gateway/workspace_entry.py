@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, quote, urlencode
 
 from codehub.bus.tickets import Ticket
 from codehub.database.gateway_queries import SessionUser, StatusPageData
+from codehub.domain.audit import network_of
 from codehub.domain.other_backends import left_alone_message
 from codehub.domain.ports import parse_port
 from codehub.domain.problems import OperationInProgress, Problem, RunningLimitExceeded, WorkspaceNotFound
@@ -22,9 +23,14 @@ from codehub.gateway.http1.route_result import PendingRoute
 from codehub.gateway.pages import Pages
 from codehub.gateway.route_cache import RouteCache
 from codehub.gateway.workspace_request import WorkspaceRequest
+from codehub.rate_limits import FairQueue
 
 _BEGIN: Final = BEGIN_PATH.encode()
 _ENTER: Final = ENTER_PATH.encode()
+TICKETS_AT_ONCE: Final = 8
+TICKETS_WAITING: Final = 256
+"""Tickets of all networks. Anyone can send invented ones."""
+TOO_MANY_TICKETS: Final = "Too many workspaces are being opened at this moment. Try again shortly."
 
 
 class Tickets(Protocol):
@@ -44,6 +50,7 @@ class WorkspaceEntry:
         self._tickets = tickets
         self._pages = pages
         self._key = cookie_key
+        self._ticket_queue = FairQueue(TICKETS_AT_ONCE, TICKETS_WAITING, TOO_MANY_TICKETS)
 
     def begin(self, head: RequestHead, workspace_id: str, port: int, to: str) -> Reply:
         """Give the browser a nonce on the workspace's origin, and send it to the platform for a ticket."""
@@ -60,21 +67,25 @@ class WorkspaceEntry:
         request.nonce_hash = query.get("nonce", "")
         return entry_nonce.is_hash(request.nonce_hash)
 
-    def send_to_workspace(self, request: WorkspaceRequest) -> Reply | PendingRoute:
+    def send_to_workspace(self, request: WorkspaceRequest, session_user: SessionUser) -> Reply | PendingRoute:
         """Redirect a checked session to the workspace's origin, or to the one of its port."""
         if request.nonce_hash:
-            return PendingRoute(self._issue_ticket(request))
+            return PendingRoute(self._issue_ticket(request, session_user))
         origin = self._origins.workspace_origin(request.workspace_id, request.port)
         return reply.redirect(f"{origin}{BEGIN_PATH}?{_encode_query({'to': request.target.decode()})}")
 
-    async def _issue_ticket(self, request: WorkspaceRequest) -> Reply:
+    async def _issue_ticket(self, request: WorkspaceRequest, session_user: SessionUser) -> Reply:
         host = self._origins.workspace_host(request.workspace_id, request.port)
         ticket = Ticket(request.session_hash.hex(), request.workspace_id, host, request.nonce_hash)
-        query = {"ticket": await self._tickets.issue(ticket), "to": request.target.decode()}
+        async with self._route_cache.slot(session_user.user_id):
+            token = await self._tickets.issue(ticket)
+        query = {"ticket": token, "to": request.target.decode()}
         origin = self._origins.workspace_origin(request.workspace_id, request.port)
         return reply.redirect(f"{origin}{ENTER_PATH}?{_encode_query(query)}")
 
-    def handle_reserved_path(self, head: RequestHead, workspace_id: str, port: int) -> Reply | PendingRoute:
+    def handle_reserved_path(
+        self, head: RequestHead, workspace_id: str, port: int, address: str
+    ) -> Reply | PendingRoute:
         """Reply to a request below `/.codehub/` on the origin of a workspace or a port."""
         query = _parse_query(head.target)
         to = local_path(query.get("to", "/"))
@@ -83,15 +94,17 @@ class WorkspaceEntry:
                 return self.begin(head, workspace_id, port, to)
             return refusals.not_entered()
         if head.path == _ENTER and head.method == b"GET":
-            return PendingRoute(self._redeem_ticket(head, workspace_id, port, query.get("ticket", ""), to))
+            token = query.get("ticket", "")
+            return PendingRoute(self._redeem_ticket(head, workspace_id, port, token, to, address))
         return refusals.not_found()
 
     async def _redeem_ticket(
-        self, head: RequestHead, workspace_id: str, port: int, token: str, to: str
+        self, head: RequestHead, workspace_id: str, port: int, token: str, to: str, address: str
     ) -> Reply:
         """Exchange the ticket for the workspace-only cookie."""
         host = self._origins.workspace_host(workspace_id, port)
-        ticket = await self._tickets.consume(token)
+        async with self._ticket_queue.slot(network_of(address) or "unknown"):
+            ticket = await self._tickets.consume(token)
         entry = f"{self._origins.entry_url(workspace_id, port)}{to}"
         if ticket is None or ticket.workspace_id != workspace_id or ticket.host != host:
             return _reissue_ticket(head, entry)
@@ -118,6 +131,10 @@ class WorkspaceEntry:
         return PendingRoute(self._page(request, session_user))
 
     async def _page(self, request: WorkspaceRequest, session_user: SessionUser) -> Reply:
+        async with self._route_cache.slot(session_user.user_id):
+            return await self._make_page(request, session_user)
+
+    async def _make_page(self, request: WorkspaceRequest, session_user: SessionUser) -> Reply:
         head = request.head
         data = await self._route_cache.source.status_page_data(request.workspace_id)
         if data is None or data.workspace.phase in (Phase.DELETING, Phase.DELETED):

@@ -1,4 +1,4 @@
-"""The API on real services, called in-process or over its socket."""
+"""The API on real services, called in-process or over its socket. Tests run on uvloop, as it does."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+import uvloop
 from argon2 import PasswordHasher
 from fastapi import FastAPI
 from sqlalchemy import insert, update
@@ -29,6 +30,10 @@ from tests.waiting import PATIENCE
 
 BASE = "http://localhost:8080"
 PASSWORD = "a good password"
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Any]:
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(autouse=True)

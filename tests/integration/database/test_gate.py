@@ -9,6 +9,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.database import gate, gateway_queries
+from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.database.row_mapping import to_workspace
 from codehub.database.tables import workspaces
 from codehub.domain.problems import (
@@ -23,6 +24,7 @@ from codehub.domain.states import DesiredState, ErrorReason, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.user_limits import Limits, counts_as_running
 from tests.integration.database.conftest import LIMITS, create
+from tests.waiting import PATIENCE
 
 RUNNING, STANDBY = DesiredState.RUNNING, DesiredState.STANDBY
 HOUR = timedelta(hours=1)
@@ -56,6 +58,19 @@ async def test_fifty_parallel_starts_never_exceed_the_limit(engine: AsyncEngine)
     )
     assert outcomes.count(None) == LIMITS.per_user
     assert sum(isinstance(item, RunningLimitExceeded) for item in outcomes) == 50 - LIMITS.per_user
+
+
+async def test_starts_at_the_limit_are_rejected_without_waiting_for_the_lock(engine: AsyncEngine) -> None:
+    """Each visit of a paused workspace is one, also while others create and start workspaces."""
+    running = [await create_one(engine, desired=RUNNING) for _ in range(LIMITS.per_user)]
+    paused = await create_one(engine)
+    async with engine.begin() as conn:
+        await hold_lock(conn, AdvisoryLock.LIMITS)
+        for _ in range(20):
+            with pytest.raises(RunningLimitExceeded):
+                await asyncio.wait_for(set_desired_state(engine, paused, RUNNING), PATIENCE)
+        for workspace_id in running:  # starts already
+            await asyncio.wait_for(set_desired_state(engine, workspace_id, RUNNING), PATIENCE)
 
 
 async def test_fifty_parallel_creates_reach_exactly_the_limit(engine: AsyncEngine) -> None:

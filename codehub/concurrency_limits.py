@@ -18,7 +18,9 @@ class _KeyState:
 class ConcurrencyLimit:
     """Semaphore per key with a bounded queue: `at_once` calls run, `waiting` wait."""
 
-    def __init__(self, at_once: int, waiting: int, message: str, on_reject: Callable[[], None]) -> None:
+    def __init__(
+        self, at_once: int, waiting: int, message: str, on_reject: Callable[[], object] = lambda: None
+    ) -> None:
         self._at_once = at_once
         self._max_admitted = at_once + waiting
         self._message = message
