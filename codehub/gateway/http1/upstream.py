@@ -186,7 +186,8 @@ class Pool:
         self.read_buffer: memoryview
         """The buffer that all upstreams read into: each piece is relayed before the next is read.
 
-        Without the copy, 100 KB take 1.05 to 1.13 times nginx's CPU instead of 1.29 to 1.39.
+        With the relay without copies that came with it, 100 KB took 1.05 to 1.13 times nginx's CPU
+        instead of 1.29 to 1.39. The buffer alone, measured later, saves 2 to 4 % of the gateway's.
         """
         self.renew_read_buffer()
 
