@@ -3,14 +3,16 @@
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 
 from codehub.coordinator.leader_interfaces import LeaderDatabase
 from codehub.coordinator.provider_interfaces import Volumes
+from codehub.database.leadership import StaleLeader
 from codehub.domain.disk import (
     DiskActions,
     DiskRules,
@@ -18,6 +20,7 @@ from codehub.domain.disk import (
     FreeSpace,
     HomeSize,
     LiveHome,
+    Notice,
     Reserve,
     Resource,
     RunningHome,
@@ -29,6 +32,7 @@ from codehub.domain.disk import (
     shortages,
 )
 from codehub.domain.states import Phase
+from codehub.host.cancellation import raise_if_cancelled
 from codehub.storage.errors import StorageProblem
 
 logger = structlog.get_logger(__name__)
@@ -84,7 +88,10 @@ class DiskWatchdog:
         """Whether the disk is so full that the next tick should come soon."""
 
     async def tick(self) -> None:
-        """Measure homes that are due, then warn and stop. Do nothing while the disk is unobservable."""
+        """Measure homes that are due, then stop and warn. Do nothing while the disk is unobservable.
+
+        What matters most is written first: on a full disk, the database may refuse the next write.
+        """
         try:
             free = await self._volumes.free_space()
         except StorageProblem as error:
@@ -98,10 +105,14 @@ class DiskWatchdog:
         homes = await self._database.homes()
         self._keep_sizes_of({home.workspace_id for home in homes})
         await self._measure_homes(homes)
-        await self._record_sizes(homes, now)
-        await self._clear_notices(homes, free)
-        for shortage in shortages(free, self._reserve):
-            homes = await self._act_on_shortage(homes, shortage, now)
+        actions = self._choose_all_actions(homes, free, now)
+        by_id = {home.workspace_id: home for home in homes}
+        await _write_each(
+            *(partial(self._stop, by_id[notice.workspace_id], notice, now) for notice in actions.stop),
+            *(partial(self._warn, notice, now) for notice in actions.warn),
+            partial(self._record_sizes, homes, now),
+            partial(self._clear_notices, homes, actions, free),
+        )
 
     def _record_free_space(self, now: datetime, free: FreeSpace) -> None:
         self._free.append((now, free))
@@ -197,11 +208,16 @@ class DiskWatchdog:
         if changed:
             await self._database.record_sizes(changed, now)
 
-    async def _clear_notices(self, homes: Iterable[LiveHome], free: FreeSpace) -> None:
+    async def _clear_notices(self, homes: Iterable[LiveHome], actions: DiskActions, free: FreeSpace) -> None:
         """Clear warnings once the shortage is over, and reasons of a stop once the workspace runs again."""
         is_over = is_shortage_over(free, self._reserve)
-        noticed = [home for home in homes if home.record is not None and home.record.notice is not None]
-        self._has_notices = bool(noticed)
+        fresh = {notice.workspace_id for notice in actions.all}
+        noticed = [
+            home
+            for home in homes
+            if home.record is not None and home.record.notice is not None and home.workspace_id not in fresh
+        ]
+        self._has_notices = bool(noticed or fresh)
         over = [
             home.workspace_id
             for home in noticed
@@ -210,14 +226,15 @@ class DiskWatchdog:
         if over:
             await self._database.clear_notices(over)
 
-    async def _act_on_shortage(
-        self, homes: list[LiveHome], shortage: Shortage, now: datetime
-    ) -> list[LiveHome]:
-        """Warn and stop workspaces for one resource. Return the homes that were left alone."""
-        actions = self._choose_actions(homes, shortage, now)
-        await self._apply_actions(actions, homes, now)
-        done = {notice.workspace_id for notice in (*actions.warn, *actions.stop)}
-        return [home for home in homes if home.workspace_id not in done]
+    def _choose_all_actions(self, homes: list[LiveHome], free: FreeSpace, now: datetime) -> DiskActions:
+        """Decide for each resource that is short. The second leaves out the homes of the first."""
+        chosen = DiskActions()
+        for shortage in shortages(free, self._reserve):
+            done = {notice.workspace_id for notice in chosen.all}
+            left = [home for home in homes if home.workspace_id not in done]
+            actions = self._choose_actions(left, shortage, now)
+            chosen = DiskActions(chosen.warn + actions.warn, chosen.stop + actions.stop)
+        return chosen
 
     def _choose_actions(self, homes: list[LiveHome], shortage: Shortage, now: datetime) -> DiskActions:
         resource = shortage.resource
@@ -232,20 +249,20 @@ class DiskWatchdog:
             for home in homes
             if home.frees_space_soon and (size := sizes[home.workspace_id])
         )
-        disk = DiskState(shortage.free, expected, self._time_until_full(resource), resource)
+        stopping = any(home.is_stopping for home in homes)
+        disk = DiskState(shortage.free, expected, self._time_until_full(resource), resource, stopping)
         actions = choose_disk_actions(disk, running, DiskRules(shortage.reserve, self._grace), now)
-        if not actions.warn and not actions.stop:
+        if not actions.all:
             self._log_shortage(shortage, expected, now)
         return actions
 
-    async def _apply_actions(self, actions: DiskActions, homes: list[LiveHome], now: datetime) -> None:
-        by_id = {home.workspace_id: home for home in homes}
-        for notice in actions.warn:
-            await self._database.warn_of_disk(notice, now)
+    async def _stop(self, home: LiveHome, notice: Notice, now: datetime) -> None:
+        if await self._database.stop_for_disk(home, notice, now):
             logger.warning(notice.message, workspace_id=notice.workspace_id)
-        for notice in actions.stop:
-            if await self._database.stop_for_disk(by_id[notice.workspace_id], notice, now):
-                logger.warning(notice.message, workspace_id=notice.workspace_id)
+
+    async def _warn(self, notice: Notice, now: datetime) -> None:
+        await self._database.warn_of_disk(notice, now)
+        logger.warning(notice.message, workspace_id=notice.workspace_id)
 
     def _log_shortage(self, shortage: Shortage, expected: int, now: datetime) -> None:
         if self._logged_at is not None and now - self._logged_at < DISPLAY_EVERY:
@@ -257,6 +274,21 @@ class DiskWatchdog:
             reserve=amount_text(shortage.reserve, shortage.resource),
             expected=amount_text(expected, shortage.resource),
         )
+
+
+async def _write_each(*writes: Callable[[], Awaitable[None]]) -> None:
+    """Make every write, also after one that fails; then raise what failed. StaleLeader ends it at once."""
+    failures: list[Exception] = []
+    for write in writes:
+        try:
+            await write()
+        except StaleLeader:
+            raise
+        except Exception as error:  # noqa: BLE001 - it is raised below
+            raise_if_cancelled()
+            failures.append(error)
+    if failures:
+        raise ExceptionGroup("the disk watchdog could not write everything", failures)
 
 
 def _is_noticeable(home: LiveHome, measured_at: datetime, size: HomeSize) -> bool:

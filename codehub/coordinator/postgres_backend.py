@@ -12,7 +12,7 @@ from codehub.bus.activity import ActivityLog
 from codehub.coordinator.event_listener import EventListener
 from codehub.coordinator.leader_interfaces import LeaderServices, LeadershipTerm
 from codehub.database import leadership
-from codehub.database.engine import create_unpooled_engine, open_pool
+from codehub.database.engine import create_engine, open_pool
 from codehub.database.leader_database import PostgresLeaderDatabase
 from codehub.settings import Settings
 
@@ -32,7 +32,7 @@ class PostgresBackend:
     @asynccontextmanager
     async def leader_services(self, term: LeadershipTerm) -> AsyncIterator[LeaderServices]:
         settings = self._settings
-        engine = create_unpooled_engine(settings.database_url)
+        engine = create_engine(settings.database_url, pool_size=1)
         redis = Redis.from_url(
             settings.redis_url,
             socket_connect_timeout=REDIS_TIMEOUT,
@@ -50,6 +50,8 @@ class PostgresBackend:
             ).run()
 
         try:
+            async with engine.connect():  # it stays open: a full disk may prevent new ones (ADR 0019)
+                pass
             async with open_pool(settings.database_url, CONNECTIONS, leadership.LOCK_TIMEOUT) as pool:
                 database = PostgresLeaderDatabase(pool, engine, term.epoch, retention, settings.backends)
                 yield LeaderServices(database, ActivityLog(redis), listen)

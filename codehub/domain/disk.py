@@ -9,6 +9,8 @@ from codehub.domain.states import Phase
 
 URGENT = 4
 """Below this fraction of the reserve, space freed by archiving comes too late."""
+NEARLY_FULL = 64
+"""Below this fraction of the reserve, a warning may come too late, or fail to be recorded."""
 SMALL = 8
 """A home of less than this fraction of the reserve is never stopped."""
 SHORTAGE_OVER = 1.25
@@ -78,12 +80,16 @@ class DiskRules:
 
 @dataclass(frozen=True)
 class DiskState:
-    """State of a disk. `expected`: space that archiving the stopped homes will free."""
+    """State of a disk. `expected`: space that archiving the stopped homes will free.
+
+    `stopping`: a workspace that the watchdog has stopped still runs, and may be the one that writes.
+    """
 
     free: int
     expected: int = 0
     full_in: timedelta | None = None
     resource: Resource = Resource.BYTES
+    stopping: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,6 +164,11 @@ class LiveHome:
         stopped = self.record is not None and self.record.stopped_at is not None
         return stopped and not self.has_run_again
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the watchdog has stopped the workspace, and it still runs."""
+        return self.frees_space_soon and self.phase is Phase.RUNNING
+
 
 @dataclass(frozen=True)
 class RunningHome:
@@ -183,11 +194,18 @@ class DiskActions:
     warn: tuple[Notice, ...] = ()
     stop: tuple[Notice, ...] = ()
 
+    @property
+    def all(self) -> tuple[Notice, ...]:
+        return (*self.stop, *self.warn)
+
 
 def choose_disk_actions(
     disk: DiskState, homes: Sequence[RunningHome], rules: DiskRules, now: datetime
 ) -> DiskActions:
-    """Return which running workspaces to warn and to stop now, the largest first."""
+    """Return which running workspaces to warn and to stop now, the largest first.
+
+    On a disk that is nearly full, the largest is stopped without a warning, one after the other.
+    """
     if disk.free >= rules.reserve:
         return DiskActions()
     share = size_limit_under_shortage(disk, [home.size for home in homes], rules)
@@ -195,7 +213,9 @@ def choose_disk_actions(
     grace = grace_of(disk, rules)
     due = [home for home in above if home.warned_at is not None and now - home.warned_at >= grace]
     stopped = due if is_urgent(disk, rules) else due[:1]
-    warned = [home for home in above if home.warned_at is None]
+    if not stopped and not disk.stopping and disk.free * NEARLY_FULL < rules.reserve:
+        stopped = above[:1]
+    warned = [home for home in above if home.warned_at is None and home not in stopped]
     return DiskActions(
         tuple(Notice(home.workspace_id, _warning(disk, home, rules, grace)) for home in warned),
         tuple(Notice(home.workspace_id, _stop_reason(disk, home, rules)) for home in stopped),

@@ -64,6 +64,18 @@ def write():
         time.sleep(0.05)
 threading.Thread(target=write).start()
 """
+FLOOD = """
+import os, threading, time
+def write():
+    file = os.open("data", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    chunk = bytes(1 << 20)
+    while True:
+        try:
+            os.write(file, chunk)
+        except OSError:
+            time.sleep(0.001)
+threading.Thread(target=write).start()
+"""
 HANGS_ONCE = """
 import os, signal
 if not os.path.exists("started"):
@@ -73,13 +85,19 @@ if not os.path.exists("started"):
 
 
 def images_toml() -> str:
-    """Return four images: `tiny` runs, `writer` fills its home, `hangs-once` hangs once, `broken` exits."""
+    """Return the images.
+
+    `tiny` runs, `writer` fills its home, `flood` does so as fast as it can, `hangs-once` hangs
+    once, `broken` exits.
+    """
     source = _quoted(IDE)
     return (
         '[[image]]\nname = "tiny"\ndefault = true\nready_path = "/"\n'
         f'process = ["/usr/bin/python3", "-c", "{source}", "{{socket}}"]\n'
         '[[image]]\nname = "writer"\nready_path = "/"\n'
         f'process = ["/usr/bin/python3", "-c", "{_quoted(WRITER)}{source}", "{{socket}}"]\n'
+        '[[image]]\nname = "flood"\nready_path = "/"\n'
+        f'process = ["/usr/bin/python3", "-c", "{_quoted(FLOOD)}{source}", "{{socket}}"]\n'
         '[[image]]\nname = "hangs-once"\nready_path = "/"\n'
         f'process = ["/usr/bin/python3", "-c", "{_quoted(HANGS_ONCE)}{source}", "{{socket}}"]\n'
         '[[image]]\nname = "broken"\nready_path = "/"\n'

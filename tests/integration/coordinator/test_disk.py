@@ -2,21 +2,25 @@
 
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import asyncpg
 import pytest
 from sqlalchemy import select
 
 from codehub.coordinator.disk_watchdog import DiskWatchdog
-from codehub.database import migrate
+from codehub.database import gate, migrate
 from codehub.database.home_sizes import to_record
+from codehub.database.leader_database import PostgresLeaderDatabase, RowLocked
 from codehub.database.tables import home_sizes
 from codehub.domain import continue_operation
-from codehub.domain.disk import HomeRecord, LiveHome, Notice, Reserve
+from codehub.domain.disk import FreeSpace, HomeRecord, HomeSize, LiveHome, Notice, Reserve
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
+from codehub.embedded.emergency_reserve import EmergencyReserve
 from codehub.embedded.postgres import EmbeddedPostgres
 from codehub.embedded.private_paths import make_dir
 from codehub.storage.volumes.local_volumes import LocalVolumes
@@ -171,9 +175,14 @@ def fill_with_files(home: Path, disk: Path, *, leave: int) -> None:
         (home / "files" / f"{number}").touch()
 
 
-def runner(stack: CoordinatorStack, epoch: int, volumes: LocalVolumes | None = None) -> DiskWatchdog:
+def runner(
+    stack: CoordinatorStack,
+    epoch: int,
+    volumes: LocalVolumes | None = None,
+    database: PostgresLeaderDatabase | None = None,
+) -> DiskWatchdog:
     return DiskWatchdog(
-        stack.leader_database(epoch, timedelta(days=1)),
+        database or stack.leader_database(epoch, timedelta(days=1)),
         volumes or stack.providers.volumes,
         Reserve(RESERVE),
         timedelta(0),
@@ -213,6 +222,52 @@ async def test_only_an_undisturbed_workspace_is_stopped(disk: Disk, stack: Coord
     assert (await stack.get(workspace_id)).desired_state is DesiredState.STANDBY
 
 
+class WithoutSpace(PostgresLeaderDatabase):
+    """Database that has no space left for sizes and notices, and still enough for a stop."""
+
+    async def record_sizes(self, sizes: Mapping[str, HomeSize], now: datetime) -> None:
+        raise asyncpg.DiskFullError("could not extend file: No space left on device")
+
+    async def warn_of_disk(self, notice: Notice, now: datetime) -> None:
+        raise asyncpg.DiskFullError("could not extend file: No space left on device")
+
+
+async def test_the_largest_is_stopped_although_the_database_has_no_space_for_sizes_and_warnings(
+    disk: Disk, stack: CoordinatorStack
+) -> None:
+    await start(stack)
+    hog, other = await running(stack, 20), await running(stack, 10)
+    epoch = await stack.take_leadership()
+    disk.leave(0.1)
+    database = WithoutSpace(stack.pool, stack.engine, epoch, timedelta(days=1), stack.settings.backends)
+    watchdog = runner(stack, epoch, database=database)
+    with pytest.raises(ExceptionGroup) as failed:
+        await watchdog.tick()
+    assert [type(error) for error in failed.value.exceptions] == [asyncpg.DiskFullError] * 2
+    assert (await stack.get(hog)).desired_state is DesiredState.STANDBY
+    assert (await stack.get(other)).desired_state is DesiredState.RUNNING
+
+
+async def test_a_locked_row_of_one_workspace_does_not_keep_the_others_running(
+    disk: Disk, stack: CoordinatorStack
+) -> None:
+    await start(stack)
+    locked, other = await running(stack, 20), await running(stack, 10)
+    epoch = await stack.take_leadership()
+    watchdog = runner(stack, epoch)
+    disk.leave(3)  # less than a quarter of the reserve: every warned one above its share is stopped
+    await watchdog.tick()
+    async with stack.engine.begin() as conn:
+        await gate.lock(conn, locked)
+        with pytest.raises(ExceptionGroup) as failed:
+            await watchdog.tick()
+    assert [type(error) for error in failed.value.exceptions] == [RowLocked]
+    assert (await stack.get(locked)).desired_state is DesiredState.RUNNING
+    assert (await stack.get(other)).desired_state is DesiredState.STANDBY
+    await watchdog.tick()
+    assert (await stack.get(locked)).desired_state is DesiredState.STANDBY
+
+
 async def test_measuring_writes_no_workspace_row_and_nothing_that_is_known(
     disk: Disk, stack: CoordinatorStack
 ) -> None:
@@ -229,39 +284,81 @@ async def test_measuring_writes_no_workspace_row_and_nothing_that_is_known(
     assert await stack.get(workspace_id) == before
 
 
+@asynccontextmanager
+async def postgres_on(disk: Disk) -> AsyncIterator[EmbeddedPostgres]:
+    """Everything is on one disk, as with `codehub up`."""
+    postgres = EmbeddedPostgres(disk.path / "pg", TOOLS_DIR, durable=False)
+    make_dir(disk.path / "pg", 0o711)
+    await postgres.start()
+    try:
+        await migrate.upgrade(postgres.url)
+        yield postgres
+        assert postgres.process is not None
+        assert postgres.process.poll() is None
+    finally:
+        postgres.stop()
+
+
 async def test_a_process_that_writes_without_end_is_stopped_and_postgresql_beside_it_goes_on(
     redis_url: str,
 ) -> None:
-    """Everything is on one disk, as with `codehub up`."""
     directory = short_temp_dir(Path("/tmp"))
     async with small_disk(directory / "d", 400):
         disk = Disk(directory / "d")
-        postgres = EmbeddedPostgres(disk.path / "pg", TOOLS_DIR, durable=False)
-        make_dir(disk.path / "pg", 0o711)
-        await postgres.start()
-        try:
-            await migrate.upgrade(postgres.url)
-            async with new_stack(postgres.url, redis_url, within=disk.path) as stack:
-                await stack.start(
-                    stack.with_settings(
-                        disk_reserve_bytes=128 * MIB, disk_grace_seconds=1, coordinator_disk_interval=0.2
-                    )
+        async with postgres_on(disk) as postgres, new_stack(postgres.url, redis_url, disk.path) as stack:
+            await stack.start(
+                stack.with_settings(
+                    disk_reserve_bytes=128 * MIB, disk_grace_seconds=1, coordinator_disk_interval=0.2
                 )
-                small = await stack.create()
-                await stack.until_phase(small, Phase.RUNNING)
-                writer = await stack.create(image="writer")
-                await stack.until(writer, lambda w: w.desired_state is DesiredState.STANDBY)
-                await stack.until_phase(writer, Phase.STANDBY)
-                assert any(
-                    line.startswith("stopped: Stopped: the disk") for line in await stack.timeline(writer)
-                )
-                assert disk.free_bytes() > 8 * MIB
-                assert (await stack.get(small)).phase is Phase.RUNNING
-                await stack.reach(small, DesiredState.STANDBY)
-                assert postgres.process is not None
-                assert postgres.process.poll() is None
-        finally:
-            postgres.stop()
+            )
+            small = await stack.create()
+            await stack.until_phase(small, Phase.RUNNING)
+            writer = await stack.create(image="writer")
+            await stack.until(writer, lambda w: w.desired_state is DesiredState.STANDBY)
+            await stack.until_phase(writer, Phase.STANDBY)
+            assert any(line.startswith("stopped: Stopped: the disk") for line in await stack.timeline(writer))
+            assert disk.free_bytes() > 8 * MIB
+            assert (await stack.get(small)).phase is Phase.RUNNING
+            await stack.reach(small, DesiredState.STANDBY)
+    shutil.rmtree(directory)
+
+
+async def test_a_program_that_fills_the_disk_as_fast_as_it_can_is_stopped(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes every byte at once, also those of the reserve that is given back to PostgreSQL."""
+    directory = short_temp_dir(Path("/tmp"))
+    watched = False
+
+    async def free_space(self: LocalVolumes) -> FreeSpace:
+        """Return nothing alarming until the disk is full, as if the program were that fast."""
+        return await original(self) if watched else FreeSpace(1 << 40)
+
+    original = LocalVolumes.free_space
+    monkeypatch.setattr(LocalVolumes, "free_space", free_space)
+    async with small_disk(directory / "d", 600):
+        disk = Disk(directory / "d")
+        reserve = EmergencyReserve(disk.path / "pg")
+        async with postgres_on(disk) as postgres, new_stack(postgres.url, redis_url, disk.path) as stack:
+            reserve.check()
+            await stack.start(
+                stack.with_settings(disk_reserve_bytes=128 * MIB, coordinator_disk_interval=0.2)
+            )
+            writer = await stack.create(image="flood")
+            await stack.until_phase(writer, Phase.RUNNING)
+
+            async def is_full() -> bool:
+                return disk.free_bytes() == 0
+
+            await eventually(is_full, "the disk to be full")
+            for cache in postgres.cluster.rglob("pg_internal.init"):
+                cache.unlink()  # PostgreSQL writes it again for the next connection, which it refuses now
+            reserve.check()
+            await eventually(is_full, "the reserve to be used up as well")
+            watched = True
+            await stack.until(writer, lambda w: w.desired_state is DesiredState.STANDBY)
+            await stack.until_phase(writer, Phase.STANDBY)
+            assert any(line.startswith("stopped: Stopped: the disk") for line in await stack.timeline(writer))
     shutil.rmtree(directory)
 
 

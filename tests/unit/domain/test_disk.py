@@ -72,6 +72,21 @@ def test_the_share_shrinks_with_the_last_quarter_so_that_small_homes_are_stopped
     assert ids(choose_disk_actions(DiskState(free=25 * MIB), homes, RULES, NOW).stop) == ["other", "writer"]
 
 
+def test_on_a_nearly_full_disk_the_largest_is_stopped_without_a_warning_and_the_others_are_warned() -> None:
+    """The warning of a fast writer may come too late, or fail: the database is on the same disk."""
+    homes = [RunningHome("hog", 40 * GIB), RunningHome("other", 5 * GIB)]
+    full = DiskState(free=15 * MIB)
+    actions = choose_disk_actions(full, homes, RULES, NOW)
+    assert (ids(actions.stop), ids(actions.warn)) == (["hog"], ["other"])
+    assert choose_disk_actions(DiskState(free=17 * MIB), homes, RULES, NOW).stop == ()
+
+
+def test_while_a_stopped_workspace_still_runs_no_other_is_stopped_without_a_warning() -> None:
+    full = DiskState(free=0, stopping=True)
+    assert choose_disk_actions(full, [RunningHome("next", 5 * GIB)], RULES, NOW).stop == ()
+    assert ids(choose_disk_actions(full, [warned("next", 5 * GIB)], RULES, NOW).stop) == ["next"]
+
+
 def test_a_single_home_is_stopped() -> None:
     assert ids(choose_disk_actions(LOW, [warned("only", 3 * GIB)], RULES, NOW).stop) == ["only"]
 
