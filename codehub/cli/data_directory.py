@@ -18,8 +18,8 @@ logger = structlog.get_logger(__name__)
 INSTALLATION_ID = "installation-id"
 ENTRIES = {
     "archives", "installation-id", "jobs", "logs", "lost+found", "postgres", "postgres.new",
-    "postgres.password", "postgres.reserve", "redis", "run", "runtime", "volumes", ".postgres.password.new",
-    ".postgres.reserve.new", ".installation-id.new",
+    "postgres.password", "postgres.reserve", "postgres.reserve.inodes", "redis", "run", "runtime", "volumes",
+    ".postgres.password.new", ".postgres.reserve.new", ".postgres.reserve.inodes.new", ".installation-id.new",
 }  # fmt: skip
 
 
