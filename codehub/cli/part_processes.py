@@ -160,10 +160,12 @@ class Part:
         server: PartForkServer,
         environment: Mapping[str, str],
         logs_dir: Path,
+        internal_socket: Path,
         stop_timeout: float = 30,
         user: PartUser | None = None,
     ) -> None:
         self.name = name
+        self.internal_socket = internal_socket
         self.log_file = logs_dir / f"{name}.log"
         self.process: ForkedProcess | None = None
         self._server = server
@@ -172,6 +174,8 @@ class Part:
         self._user = user
 
     async def start(self) -> None:
+        """Start the part. Workers of an earlier one may still hold its internal socket."""
+        self.internal_socket.unlink(missing_ok=True)
         self.process = await self._server.start_part(self.name, self._environment, self.log_file, self._user)
 
     def stop(self) -> None:

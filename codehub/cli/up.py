@@ -182,7 +182,9 @@ class _SystemStart:
             environment = part_users.reduced_environment(environment)
             if name == "gateway":
                 environment |= self._certificate_variables(user.uid)
-        return Part(name, self._forkserver, environment, self._settings.data_dir / "logs", user=user)
+        socket = Path(self._settings.internal_addresses(name)[0].removeprefix("unix:"))
+        logs = self._settings.data_dir / "logs"
+        return Part(name, self._forkserver, environment, logs, socket, user=user)
 
     def _certificate_variables(self, group: int) -> dict[str, str]:
         if (originals := certificate_checks.configured_certificate(self._settings)) is None:
@@ -195,8 +197,7 @@ class _SystemStart:
         settings = self._settings
         if settings.part_timeout_seconds:
             for part in parts:
-                socket = Path(settings.internal_addresses(part.name)[0].removeprefix("unix:"))
-                self._supervisor.run_in_background(watch(part, socket, settings.part_timeout_seconds))
+                self._supervisor.run_in_background(watch(part, settings.part_timeout_seconds))
 
     async def _start_servers(self) -> tuple[str, str]:
         """Start the embedded servers, except those that the environment names; return both URLs."""

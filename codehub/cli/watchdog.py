@@ -17,7 +17,7 @@ START_FACTOR: Final = 5
 logger = structlog.get_logger(__name__)
 
 
-async def watch(part: Part, socket: Path, timeout: float) -> None:
+async def watch(part: Part, timeout: float) -> None:
     """Kill the part's process whenever it has not answered for `timeout` seconds, until cancelled.
 
     The part has answered before. A process that replaces it may take longer until its first answer.
@@ -31,7 +31,7 @@ async def watch(part: Part, socket: Path, timeout: float) -> None:
             continue
         if process is not watched:
             watched, left = process, MAX_MISSED * START_FACTOR
-        if await _answers(socket, within):
+        if await _answers(part.internal_socket, within):
             left = MAX_MISSED
             continue
         left -= 1

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from codehub import internal_http
 from tests.services import System, descendants, free_port, processes_of
 from tests.waiting import PATIENCE, wait_for
 
@@ -121,6 +122,32 @@ def test_a_part_that_hangs_is_started_again(make_system: Callable[..., System]) 
     )
     wait_for(lambda: _signs_in(system), "sign-in to work again")
     assert system.pids()["gateway"] == before["gateway"], "only its worker hung"
+
+
+def test_a_part_that_is_started_again_answers_at_the_same_internal_socket(
+    make_system: Callable[..., System],
+) -> None:
+    """A worker of the killed gateway goes on for a while, and holds the socket of its parent."""
+    system = make_system(GATEWAY_WORKERS="2").start()
+    gateway = system.pids()["gateway"]
+    left = descendants(gateway)
+    for pid in left:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        os.kill(gateway, signal.SIGKILL)
+        wait_for(lambda: system.pids().get("gateway", gateway) != gateway, "a new gateway")
+        wait_for(lambda: _is_healthy(system, "gateway"), "the new gateway to answer")
+        assert not list((system.data_dir / "run").glob("gateway-internal-*.sock"))
+    finally:
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _is_healthy(system: System, part: str) -> bool:
+    try:
+        return internal_http.get(f"unix:{system.data_dir}/run/{part}-internal.sock", "/healthz", 2)[0] == 200
+    except OSError:
+        return False
 
 
 def without_ide(make_system: Callable[..., System], registry: str, tools: Path) -> System:
