@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 BEAT_SECONDS: Final = 0.5
+START_FACTOR: Final = 5
+"""How many times as long a new process may take until it first shows that it runs."""
 _COUNT: Final = struct.Struct("Q")
 
 
@@ -43,12 +45,14 @@ class Heartbeats:
     def find_silent(self, workers: Mapping[int, int]) -> list[int]:
         """Check the workers, given by process id, once.
 
-        Return those without a beat for too many checks. A worker without any beat yet is still
-        starting.
+        Return those without a beat for too many checks. A worker that has not beaten yet may take
+        longer: it is starting.
         """
         self._last = {pid: self._check(pid, number) for pid, number in workers.items()}
         return [
-            pid for pid, (count, silent) in self._last.items() if count and silent >= self._max_silent_checks
+            pid
+            for pid, (count, silent) in self._last.items()
+            if silent >= self._max_silent_checks * (1 if count else START_FACTOR)
         ]
 
     def restart(self, number: int) -> None:

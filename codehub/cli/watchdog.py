@@ -7,12 +7,11 @@ from typing import Final
 
 import structlog
 
+from codehub.cli.heartbeats import START_FACTOR
 from codehub.cli.part_processes import Part
 
 MAX_MISSED: Final = 6
 """The number of requests in a row that a part may leave unanswered."""
-START_FACTOR: Final = 5
-"""How many times as long a new process may take until its first answer."""
 
 logger = structlog.get_logger(__name__)
 

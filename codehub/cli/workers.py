@@ -29,12 +29,10 @@ class WorkersError(Exception):
 def run_workers(count: int, work: Callable[[int], None], heartbeats: Heartbeats | None = None) -> None:
     """Run `work` in `count` processes until SIGTERM.
 
-    Replace one that dies or hangs, with the same number. Call this before any event loop or thread
+    Replace one that dies or hangs, with the same number. A single worker is a process as well: only
+    its parent can notice that it hangs. Call this before any event loop or thread
     exists: the workers are forked, and share imported modules.
     """
-    if count == 1:
-        work(0)
-        return
     stopping = False
 
     def on_stop(_number: int, _frame: object) -> None:

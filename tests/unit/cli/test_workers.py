@@ -45,6 +45,37 @@ def test_a_worker_that_dies_is_replaced_and_sigterm_ends_all() -> None:
         parent.communicate()
 
 
+HANGS_ONCE = """
+from codehub import log
+log.configure("gateway")
+import asyncio, os
+from codehub.cli import workers
+from codehub.cli.heartbeats import Heartbeats
+workers.CHECK_SECONDS = workers.RESTART_PAUSE = 0.01
+heartbeats = Heartbeats(1, max_silent_checks=60)
+async def work():
+    async with heartbeats.beating(0):
+        await asyncio.sleep(0)  # for the first beat
+        print(os.getpid(), flush=True)
+        await asyncio.sleep(1e6)
+workers.run_workers(1, lambda number: asyncio.run(work()), heartbeats)
+"""
+
+
+def test_a_single_worker_that_hangs_is_replaced() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", HANGS_ONCE], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    try:
+        first = int(parent.stdout.readline())
+        os.kill(first, signal.SIGSTOP)
+        assert int(parent.stdout.readline()) != first
+        assert not Path(f"/proc/{first}").exists()
+    finally:
+        for pid in (*descendants(parent.pid), parent.pid):
+            os.kill(pid, signal.SIGKILL)
+        parent.communicate()
+
+
 STOPPED_AT_BIRTH = """
 import os, signal
 from codehub.cli import workers
