@@ -228,6 +228,8 @@ class Settings(BaseSettings):
             Weakness.DOCKER_FIREWALL_OFF: self.runtime == "docker" and not self.docker_firewall,
             Weakness.PRIVATE_EGRESS: bool(self.allowed_egress),
             Weakness.WIDE_TRUSTED_PROXIES: bool(self.wide_proxies),
+            Weakness.NO_DISK_RESERVE: not (self.disk_reserve_bytes and self.disk_reserve_files),
+            Weakness.NO_PART_WATCHDOG: not self.part_timeout_seconds,
         }
         return tuple(weakness for weakness, is_present in found.items() if is_present)
 

@@ -138,7 +138,7 @@ def _check_requirements(settings: Settings, part: str) -> None:
             if part == "gateway":
                 certificate_checks.require_certificate(settings)
             asyncio.run(requirements.require_all(settings))
-            asyncio.run(record_start(settings, part))
+            asyncio.run(record_start(settings, part, is_root=os.geteuid() == 0))
             if part == "api" and asyncio.run(requirements.admin_is_missing(settings)):
                 logger.warning(requirements.NO_ADMIN)
 

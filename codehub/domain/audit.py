@@ -91,7 +91,12 @@ _DETAILS: Final[Mapping[Action, frozenset[str]]] = {
     Action.WORKSPACE_DELETED_FOR_GOOD: frozenset(("owner",)),
     Action.WORKSPACE_UNDELETED: frozenset(("owner",)),
     Action.LIMITS_CHANGED: frozenset(
-        ("max_running_per_user", "max_running_global", "max_workspaces_per_user")
+        (
+            "max_running_per_user",
+            "max_running_global",
+            "max_workspaces_per_user",
+            "max_archive_bytes_per_user",
+        )
     ),
     Action.SECURITY_WEAKENED: frozenset(("settings",)),
 }

@@ -14,12 +14,32 @@ class Weakness(StrEnum):
     DOCKER_FIREWALL_OFF = "docker_firewall_off"
     PRIVATE_EGRESS = "private_egress"
     WIDE_TRUSTED_PROXIES = "wide_trusted_proxies"
+    API_AS_ROOT = "api_as_root"
+    GATEWAY_AS_ROOT = "gateway_as_root"
+    UNCONFINED_IMAGE = "unconfined_image"
+    NO_DISK_RESERVE = "no_disk_reserve"
+    NO_PART_WATCHDOG = "no_part_watchdog"
 
 
 WEAKNESSES_OF_PART: Final = {
-    "gateway": frozenset((Weakness.PATH_MODE, Weakness.PLAIN_HTTP, Weakness.WIDE_TRUSTED_PROXIES)),
+    "api": frozenset((Weakness.API_AS_ROOT,)),
+    "gateway": frozenset(
+        (
+            Weakness.PATH_MODE,
+            Weakness.PLAIN_HTTP,
+            Weakness.WIDE_TRUSTED_PROXIES,
+            Weakness.GATEWAY_AS_ROOT,
+            Weakness.NO_PART_WATCHDOG,
+        )
+    ),
     "coordinator": frozenset(
-        (Weakness.INSECURE_PROCESS_RUNTIME, Weakness.DOCKER_FIREWALL_OFF, Weakness.PRIVATE_EGRESS)
+        (
+            Weakness.INSECURE_PROCESS_RUNTIME,
+            Weakness.DOCKER_FIREWALL_OFF,
+            Weakness.PRIVATE_EGRESS,
+            Weakness.UNCONFINED_IMAGE,
+            Weakness.NO_DISK_RESERVE,
+        )
     ),
 }
 """Settings that each part reads. They may be missing from the environment of other parts."""

@@ -2,7 +2,7 @@
  * Entries of the audit log as sentences. The server sends codes and parameters; the text is made
  * here.
  */
-import { exactTime, span } from "./format";
+import { bytes, exactTime, span } from "./format";
 import { messages } from "./i18n";
 import { auditEn } from "./i18n/audit.en";
 import type { AuditAction, AuditEntry, Role } from "./types";
@@ -15,7 +15,12 @@ export type Weakness =
   | "insecure_process_runtime"
   | "docker_firewall_off"
   | "private_egress"
-  | "wide_trusted_proxies";
+  | "wide_trusted_proxies"
+  | "api_as_root"
+  | "gateway_as_root"
+  | "unconfined_image"
+  | "no_disk_reserve"
+  | "no_part_watchdog";
 
 /** The parameters of sentences. One is empty if an entry has no such detail. */
 export interface AuditFacts {
@@ -34,6 +39,8 @@ export interface AuditFacts {
   perUser: string;
   inAll: string;
   owned: string;
+  /** The limit of archives in one user's name, or empty if there is none. */
+  archived: string;
   weaknesses: string;
 }
 
@@ -80,6 +87,9 @@ function factsOf({ actor, target, details }: AuditEntry): AuditFacts {
     perUser: detail("max_running_per_user"),
     inAll: detail("max_running_global"),
     owned: detail("max_workspaces_per_user"),
+    archived: Number(details.max_archive_bytes_per_user ?? 0)
+      ? bytes(Number(details.max_archive_bytes_per_user))
+      : "",
     weaknesses: weaknessNames(details.settings),
   };
 }

@@ -63,9 +63,9 @@ async def test_commands_on_the_host_need_no_password_of_an_admin_and_are_recorde
 async def test_a_part_that_starts_records_what_weakens_security_and_when_that_ends(
     engine: AsyncEngine, database_url: str, tmp_path: Path
 ) -> None:
-    async def start(part: str, **given: object) -> None:
+    async def start(part: str, *, is_root: bool = False, **given: object) -> None:
         settings = Settings(database_url=database_url, data_dir=tmp_path, **given)  # type: ignore[arg-type]
-        await record_start(settings, part)
+        await record_start(settings, part, is_root=is_root)
 
     await start("gateway")
     assert await recorded(engine) == []
@@ -88,6 +88,39 @@ async def test_a_part_that_starts_records_what_weakens_security_and_when_that_en
     ]  # fmt: skip
 
 
+async def test_a_part_that_starts_as_root_or_without_its_guards_records_that(
+    engine: AsyncEngine, database_url: str, tmp_path: Path
+) -> None:
+    images = tmp_path / "images.toml"
+    images.write_text(
+        '[[image]]\nname = "open"\ndefault = true\nready_path = "/"\nprocess = ["true"]\n'
+        'seccomp = "unconfined"\n'
+    )
+    settings = Settings(
+        database_url=database_url, data_dir=tmp_path, images_file=images,
+        disk_reserve_files=0, part_timeout_seconds=0,
+    )  # type: ignore[call-arg]  # fmt: skip
+    for part in ("api", "gateway", "coordinator"):
+        await record_start(settings, part, is_root=True)
+    assert [row[3]["settings"] for row in await recorded(engine) if row[1] == "security.weakened"] == [
+        ["api_as_root"],
+        ["gateway_as_root", "no_part_watchdog"],
+        ["unconfined_image", "no_disk_reserve"],
+    ]
+
+
+async def test_a_changed_limit_of_archives_is_recorded(
+    engine: AsyncEngine, database_url: str, tmp_path: Path
+) -> None:
+    for limit in (0, 1 << 30, 1 << 30):
+        settings = Settings(
+            database_url=database_url, data_dir=tmp_path, limits_max_archive_bytes_per_user=limit
+        )  # type: ignore[call-arg]
+        await record_start(settings, "api", is_root=False)
+    changed = [row[3]["max_archive_bytes_per_user"] for row in await recorded(engine)]
+    assert changed == [0, 1 << 30]
+
+
 async def test_a_part_prints_its_entries_as_json_on_standard_output(
     engine: AsyncEngine, database_url: str, redis_url: str
 ) -> None:
@@ -96,7 +129,12 @@ async def test_a_part_prints_its_entries_as_json_on_standard_output(
     with program("serve", "api", LIMITS_MAX_RUNNING_PER_USER="7", **environment) as api:
         assert api.process.stdout is not None
         line = json.loads(api.process.stdout.readline())
-    limits = {"max_running_per_user": 7, "max_running_global": 100, "max_workspaces_per_user": 200}
+    limits = {
+        "max_running_per_user": 7,
+        "max_running_global": 100,
+        "max_workspaces_per_user": 200,
+        "max_archive_bytes_per_user": 0,
+    }
     assert (line["event"], line["action"], line["details"]) == ("audit", "limits.changed", limits)
     assert (line["component"], line["actor_kind"], line["actor_name"]) == ("api", "system", "api")
-    assert await recorded(engine) == [("system api", "limits.changed", "limits", limits)]
+    assert ("system api", "limits.changed", "limits", limits) in await recorded(engine)

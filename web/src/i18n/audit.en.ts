@@ -46,8 +46,9 @@ const sentences: Record<AuditAction, (facts: AuditFacts) => string> = {
   "workspace.deleted": (facts) => `Deleted ${workspace(facts)}`,
   "workspace.deleted_for_good": (facts) => `Deleted ${workspace(facts)} for good, without an archive`,
   "workspace.undeleted": (facts) => `Restored ${workspace(facts)} from the trash`,
-  "limits.changed": ({ perUser, inAll, owned }) =>
-    `Started with new limits: ${perUser} running per user, ${inAll} in total, ${owned} workspaces per user`,
+  "limits.changed": ({ perUser, inAll, owned, archived }) =>
+    `Started with new limits: ${perUser} running per user, ${inAll} in total, ${owned} workspaces per user` +
+    (archived && `, ${archived} of archives per user`),
   "security.weakened": ({ weaknesses }) => `Started with weaker security: ${weaknesses}`,
   "security.restored": () => "Started without settings that weaken security",
 };
@@ -59,6 +60,11 @@ const weaknesses: Record<Weakness, string> = {
   docker_firewall_off: "no firewall (DOCKER_FIREWALL)",
   private_egress: "private networks open to workspaces (WORKSPACE_ALLOW_EGRESS)",
   wide_trusted_proxies: "clients can forge their address (TRUSTED_PROXIES)",
+  api_as_root: "the API runs as root (API_UID)",
+  gateway_as_root: "the gateway runs as root (GATEWAY_UID)",
+  unconfined_image: 'an image without a system call filter (seccomp = "unconfined")',
+  no_disk_reserve: "no disk reserve (DISK_RESERVE_BYTES, DISK_RESERVE_FILES)",
+  no_part_watchdog: "parts that hang are not restarted (PART_TIMEOUT_SECONDS)",
 };
 
 export const auditEn = {

@@ -60,8 +60,9 @@ export const auditKo: Messages["audit"] = {
     "workspace.deleted": (facts) => `${workspace(facts)} 삭제했습니다`,
     "workspace.deleted_for_good": (facts) => `${workspace(facts)} 보관본 없이 영구 삭제했습니다`,
     "workspace.undeleted": (facts) => `${workspace(facts)} 휴지통에서 복원했습니다`,
-    "limits.changed": ({ perUser, inAll, owned }) =>
-      `새 한도로 시작했습니다: 동시 실행 사용자당 ${perUser}개, 전체 ${inAll}개, 워크스페이스 사용자당 ${owned}개`,
+    "limits.changed": ({ perUser, inAll, owned, archived }) =>
+      `새 한도로 시작했습니다: 동시 실행 사용자당 ${perUser}개, 전체 ${inAll}개, 워크스페이스 사용자당 ${owned}개` +
+      (archived && `, 보관본 사용자당 ${archived}`),
     "security.weakened": ({ weaknesses }) => `보안이 약한 설정으로 시작했습니다: ${weaknesses}`,
     "security.restored": () => "보안을 약하게 하는 설정 없이 시작했습니다",
   },
@@ -72,5 +73,10 @@ export const auditKo: Messages["audit"] = {
     docker_firewall_off: "방화벽 꺼짐 (DOCKER_FIREWALL)",
     private_egress: "워크스페이스에 사설망 허용 (WORKSPACE_ALLOW_EGRESS)",
     wide_trusted_proxies: "클라이언트가 주소를 위조할 수 있음 (TRUSTED_PROXIES)",
+    api_as_root: "API가 root로 실행됨 (API_UID)",
+    gateway_as_root: "게이트웨이가 root로 실행됨 (GATEWAY_UID)",
+    unconfined_image: '시스템 호출 필터가 없는 이미지 (seccomp = "unconfined")',
+    no_disk_reserve: "디스크 예비 공간 없음 (DISK_RESERVE_BYTES, DISK_RESERVE_FILES)",
+    no_part_watchdog: "멈춘 구성 요소를 다시 시작하지 않음 (PART_TIMEOUT_SECONDS)",
   },
 };
