@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
+import structlog
+
 from codehub.coordinator.gc_runner import GcRunner
 from codehub.coordinator.leader_interfaces import LeaderDatabase
 from codehub.coordinator.provider_interfaces import Providers
@@ -10,6 +12,8 @@ from codehub.domain.disk import Reserve, shortages
 from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.runtimes.base import RuntimeUnobservable
 from codehub.storage.errors import StorageProblem
+
+logger = structlog.get_logger(__name__)
 
 CHECK_TIMEOUT = 10.0
 """Seconds for one check."""
@@ -72,6 +76,11 @@ class HealthRunner:
             return CheckResult(True, probe.result())
         except (CheckFailed, StorageProblem, RuntimeUnobservable, OSError) as error:
             return CheckResult(False, str(error))
+        except Exception as error:  # of a driver, for example: the other results must not be lost
+            logger.exception("a health check failed", check=name.value)
+            return CheckResult(
+                False, f"The check failed ({type(error).__name__}): see the coordinator's log."
+            )
 
     async def _archives(self) -> str:
         await self._providers.archives.check()

@@ -74,6 +74,21 @@ async def test_a_root_of_homes_without_its_marker_degrades_and_turns_back(stack:
     await until_degraded(stack)
 
 
+async def test_a_check_that_fails_unexpectedly_does_not_hide_the_other_results(
+    stack: CoordinatorStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_self: HealthRunner) -> str:
+        raise RuntimeError("a driver failed")
+
+    monkeypatch.setattr(HealthRunner, "_archives", fail)
+    await stack.start()
+    found = await until_degraded(stack, CheckName.ARCHIVES)
+    assert found.checks[CheckName.ARCHIVES].message == (
+        "The check failed (RuntimeError): see the coordinator's log."
+    )
+    assert found.checks[CheckName.VOLUMES].ok
+
+
 async def test_a_gc_alarm_stays_until_a_cycle_without_one(stack: CoordinatorStack) -> None:
     """An archive of no workspace in this database may mean that the database is the wrong one."""
     directory = stack.settings.data_dir / "archives" / WORKSPACE / ARCHIVE
