@@ -9,7 +9,6 @@ import structlog
 from fastapi import APIRouter, FastAPI
 from redis.asyncio import Redis
 from starlette.exceptions import HTTPException
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from codehub.api import (
@@ -120,7 +119,7 @@ def _fallback() -> ASGIApp:
         response = await dashboard.respond(path.lstrip("/"), scope)
         await response(scope, receive, send)
 
-    return GZipMiddleware(fallback)
+    return fallback
 
 
 def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
