@@ -109,6 +109,9 @@ class LeaderDatabase(Protocol):
     async def record_counted_failures(self, now: datetime) -> None:
         """Record how many failed passwords of the hours that are over got no entry of their own."""
 
+    async def forget_login_failures(self) -> int:
+        """Forget some failed sign-ins beyond the bound; return how many."""
+
     async def health_checks(self) -> Mapping[CheckName, CheckResult]:
         """Return the results that this leader or an earlier one has saved."""
 

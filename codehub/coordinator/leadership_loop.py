@@ -41,8 +41,8 @@ HEARTBEAT_EVERY = 2.0
 SWEEP_RETRY = 2.0
 """Seconds after a failed sweep: it may be the one that makes up for lost hints."""
 LISTEN_RETRY = 2.0
-COUNTED_FAILURES_EVERY = 60.0
-"""Seconds between two summaries of failed passwords that were only counted."""
+FAILED_SIGN_INS_EVERY = 60.0
+"""Seconds between two summaries of failed passwords that were only counted, and checks of their number."""
 FIRST_GC_AFTER = 60.0
 """Seconds from the start of a term to its first GC. Even terms shorter than the GC interval collect."""
 
@@ -194,7 +194,7 @@ class Leader:
                 self._run_periodically(settings.coordinator_ttl_interval, self._apply_ttls, "TTL")
             )
             tasks.create_task(
-                self._run_periodically(COUNTED_FAILURES_EVERY, self._record_counted_failures, "audit log")
+                self._run_periodically(FAILED_SIGN_INS_EVERY, self._bound_failed_sign_ins, "sign-ins")
             )
             tasks.create_task(self._run_periodically(idle, self._check_health, "health", first=0.0))
             tasks.create_task(self._watch_disk())
@@ -281,8 +281,12 @@ class Leader:
         for expiry in await self._ttl.tick():
             self._metrics.count_expiration(expiry.desired)
 
-    async def _record_counted_failures(self) -> None:
+    async def _bound_failed_sign_ins(self) -> None:
         await self._database.record_counted_failures(self._clock())
+        if forgotten := await self._database.forget_login_failures():
+            logger.warning(
+                "failed sign-ins of many accounts and networks; some are forgotten", rows=forgotten
+            )
 
     async def _check_health(self) -> None:
         self._metrics.show_checks(await self._health.tick())

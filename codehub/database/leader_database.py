@@ -23,6 +23,7 @@ from codehub.database import (
     gc_queries,
     health_checks,
     home_sizes,
+    lockout,
     timeline,
     ttl_queries,
 )
@@ -358,6 +359,10 @@ class PostgresLeaderDatabase:
         async with audit.transaction(self._engine, COORDINATOR, now) as act:
             await fence(act.conn, self._epoch)
             await audit.record_counted_failures(act)
+
+    async def forget_login_failures(self) -> int:
+        async with self._fenced() as conn:
+            return await lockout.forget_excess(conn)
 
     async def health_checks(self) -> Mapping[CheckName, CheckResult]:
         return (await health_checks.read_health(self._pool)).checks

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Row, delete, select
+from sqlalchemy import Row, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,6 +19,8 @@ FREE_FAILURES: Final = 4
 FIRST_LOCK: Final = timedelta(seconds=30)
 LONGEST_LOCK: Final = timedelta(minutes=30)
 FORGOTTEN_AFTER: Final = timedelta(days=1)
+MOST_ROWS: Final = 100_000
+"""Accounts and networks that are remembered. Anyone can add one with each name they make up."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,20 @@ async def record_failure(conn: AsyncConnection, key: str, now: datetime) -> Fail
     )
     await conn.execute(delete(login_failures).where(login_failures.c.last_failed_at < now - FORGOTTEN_AFTER))
     return FailedAttempts(failures, lock)
+
+
+async def forget_excess(conn: AsyncConnection, most: int = MOST_ROWS, at_once: int = 10_000) -> int:
+    """Forget some rows beyond the bound, and return how many.
+
+    Those with the fewest failures go first. So a flood of made-up names, which fail once each, does
+    not end the lockout of an account.
+    """
+    c = login_failures.c
+    excess = (await conn.scalar(select(func.count()).select_from(login_failures)) or 0) - most
+    if excess <= 0:
+        return 0
+    least = select(c.key).order_by(c.failures, c.last_failed_at).limit(min(excess, at_once))
+    return (await conn.execute(delete(login_failures).where(c.key.in_(least)))).rowcount
 
 
 async def forget_failures(conn: AsyncConnection, key: str) -> None:

@@ -302,6 +302,9 @@ class SimulatedLeaderDatabase:
     async def record_counted_failures(self, now: datetime) -> None:
         pass
 
+    async def forget_login_failures(self) -> int:
+        return 0
+
     async def health_checks(self) -> dict[CheckName, CheckResult]:
         return await self._read(lambda: dict(self._db.checks))
 
