@@ -258,7 +258,7 @@ async def test_a_locked_row_of_one_workspace_does_not_keep_the_others_running(
     disk.leave(3)  # less than a quarter of the reserve: every warned one above its share is stopped
     await watchdog.tick()
     async with stack.engine.begin() as conn:
-        await gate.lock(conn, locked)
+        await gate.lock_workspace(conn, locked)
         with pytest.raises(ExceptionGroup) as failed:
             await watchdog.tick()
     assert [type(error) for error in failed.value.exceptions] == [RowLocked]
