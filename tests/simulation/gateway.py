@@ -20,7 +20,7 @@ class SimulatedRecorder(ActivityRecorder):
         super().__init__()
         self._database = database
 
-    def touch(self, workspace_id: str) -> None:
+    def record_use(self, workspace_id: str) -> None:
         now = self._database.now().timestamp()
         self._seen[workspace_id] = now
         self._database.world.uses.setdefault(workspace_id, []).append(now)
