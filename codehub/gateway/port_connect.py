@@ -9,16 +9,17 @@ import contextlib
 import socket
 from typing import Final
 
+from codehub.gateway.full_sockets import FullSockets
+
 _LOOPBACK: Final = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 _HANDED_OUT: Final = len(_LOOPBACK)
-_BUSY_SECONDS: Final = 0.02
 
 
-async def connect_through(broker: str, port: int) -> socket.socket:
+async def connect_through(broker: str, port: int, full_sockets: FullSockets) -> socket.socket:
     """Connect to the port on either loopback address. Raise OSError if nothing listens."""
     failure: OSError = ConnectionRefusedError("the port broker handed out no socket")
     with contextlib.ExitStack() as unused:
-        for each in await _take_sockets(broker):
+        for each in await _take_sockets(broker, full_sockets):
             unused.enter_context(each)
             try:
                 await asyncio.get_running_loop().sock_connect(each, (_LOOPBACK[each.family], port))
@@ -29,10 +30,14 @@ async def connect_through(broker: str, port: int) -> socket.socket:
     raise failure
 
 
-async def _take_sockets(broker: str) -> list[socket.socket]:
+async def _take_sockets(broker: str, full_sockets: FullSockets) -> list[socket.socket]:
     with socket.socket(socket.AF_UNIX) as client:
         client.setblocking(False)
-        await _connect(client, broker)
+
+        async def connect() -> None:
+            client.connect(broker)
+
+        await full_sockets.connect(broker, connect)
         await _wait_until_readable(client)
         _, handed_out, *_ = socket.recv_fds(client, 1, _HANDED_OUT)
     made = [socket.socket(fileno=descriptor) for descriptor in handed_out]
@@ -40,16 +45,6 @@ async def _take_sockets(broker: str) -> list[socket.socket]:
         each.set_inheritable(False)
         each.setblocking(False)
     return made
-
-
-async def _connect(client: socket.socket, broker: str) -> None:
-    """Connect to a Unix socket, and retry while its queue is full."""
-    while True:
-        try:
-            client.connect(broker)
-            return
-        except BlockingIOError:
-            await asyncio.sleep(_BUSY_SECONDS)
 
 
 async def _wait_until_readable(connection: socket.socket) -> None:

@@ -1,16 +1,15 @@
 """Connections to upstreams (the API, the workspaces), kept alive between requests."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from codehub.domain.ports import network_of
+from codehub.gateway.full_sockets import FullSockets
 from codehub.gateway.http1.turn_queue import COSTLY_A_TICK, WINDOW, TurnQueue
 from codehub.gateway.port_connect import connect_through
 
 MAX_IDLE_PER_UPSTREAM: Final = 64
 IDLE_SECONDS: Final = 30.0
-BUSY_SECONDS: Final = 0.02
 READ_BUFFER: Final = 256 << 10
 COPIED: Final = 16 << 10
 """Up to this many bytes, a copy is cheaper than writing without one."""
@@ -163,17 +162,6 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._ending = asyncio.get_running_loop().call_later(within, self.transport.abort)
 
 
-async def _connect_unix(
-    loop: asyncio.AbstractEventLoop, make: Callable[[], UpstreamConnection], path: str
-) -> UpstreamConnection:
-    """Connect to a Unix socket, and retry while its queue is full: TCP would wait in that case."""
-    while True:
-        try:
-            return (await loop.create_unix_connection(make, path))[1]
-        except BlockingIOError:
-            await asyncio.sleep(BUSY_SECONDS)
-
-
 class Pool:
     """Pool of idle connections by address. The last one used is taken first."""
 
@@ -183,6 +171,7 @@ class Pool:
         """Costly callbacks by address. Each tick halves them."""
         self._idle: dict[str, list[UpstreamConnection]] = {}
         self._connect_timeout = connect_timeout
+        self._full_sockets = FullSockets()
         self.read_buffer: memoryview
         """The buffer that all upstreams read into: each piece is relayed before the next is read.
 
@@ -233,10 +222,13 @@ class Pool:
 
         async with asyncio.timeout(self._connect_timeout):
             if kind == "unix":
-                return await _connect_unix(loop, make, where)
+                connected = self._full_sockets.connect(
+                    where, lambda: loop.create_unix_connection(make, where)
+                )
+                return (await connected)[1]
             host, _, port = where.rpartition(":")
             if kind == "broker":
-                made = await connect_through(host, int(port))
+                made = await connect_through(host, int(port), self._full_sockets)
                 return (await loop.create_connection(make, sock=made))[1]
             return (await loop.create_connection(make, host.strip("[]"), int(port)))[1]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from codehub.gateway.full_sockets import FullSockets
 from codehub.gateway.port_connect import connect_through
 from codehub.host.processes import descendants
 from tests.integration.runtimes.conftest import RuntimeFixture, only_programs
@@ -38,7 +39,7 @@ async def answer_of(fixture: RuntimeFixture, workspace_id: str, port: int) -> st
     """Return what an app sends to a client of the port broker, or the name of the error."""
     try:
         with await connect_through(
-            str(fixture.directory(workspace_id).port_broker_socket), port
+            str(fixture.directory(workspace_id).port_broker_socket), port, FullSockets()
         ) as connection:
             return (await asyncio.get_running_loop().sock_recv(connection, 100)).decode()
     except OSError as error:
