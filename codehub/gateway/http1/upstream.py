@@ -10,7 +10,8 @@ from codehub.gateway.port_connect import connect_through
 
 MAX_IDLE_PER_UPSTREAM: Final = 64
 IDLE_SECONDS: Final = 30.0
-READ_BUFFER: Final = 256 << 10
+READ_BUFFER: Final = 128 << 10
+"""A client that does not read keeps a whole one. With 64 KiB, bodies cost a third more processor time."""
 COPIED: Final = 16 << 10
 """Up to this many bytes, a copy is cheaper than writing without one."""
 

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
@@ -30,6 +30,7 @@ from codehub.domain.states import Operation, Phase
 from codehub.domain.user_limits import Limits
 from codehub.gateway.certificate import CertificateFiles
 from codehub.gateway.config import GatewayConfig
+from codehub.gateway.http1.client_connection import ClientConnection
 from codehub.gateway.server import Gateway
 from tests.integration.gateway.harness import (
     ALICE,
@@ -91,6 +92,10 @@ class GatewayProcess:
     async def waiting_groups(self) -> int:
         """Return how many addresses and upstreams have work that waits for its turn."""
         return int(await self.send_command("waiting groups"))
+
+    async def paused_clients(self) -> int:
+        """Return how many clients have not read all that was sent to them."""
+        return int(await self.send_command("paused clients"))
 
     async def cpu_seconds(self) -> float:
         """Return the processor time that its loop has used."""
@@ -244,6 +249,8 @@ class _CommandServer:
             return self.resources()
         if command == "waiting groups":
             return len(self.gateway.turns._groups)
+        if command == "paused clients":
+            return sum(cast(ClientConnection, each).write_paused for each in self.gateway._connections)
         if command == "cpu":
             return time.thread_time()
         if command == "start timing turns":
