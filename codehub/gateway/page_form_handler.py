@@ -1,7 +1,7 @@
 """Forms behind the buttons of the gateway's pages, for browsers that run no script."""
 
 import time
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote
 
 from codehub.database.gate import RecoverFrom
 from codehub.database.gateway_queries import SessionUser
@@ -19,7 +19,7 @@ from codehub.gateway.http1.route_result import PendingRoute
 from codehub.gateway.origin_check import is_cross_origin
 from codehub.gateway.pages import Pages
 from codehub.gateway.route_cache import RouteCache
-from codehub.gateway.workspace_entry import local_path
+from codehub.gateway.workspace_entry import local_path, parse_query
 from codehub.gateway.workspace_request import WorkspaceRequest
 
 
@@ -34,10 +34,9 @@ class PageFormHandler:
     def handle(self, request: WorkspaceRequest, address: str) -> Reply | PendingRoute:
         """Handle a form from the client at `address`. All of its values are in the URL."""
         head = request.head
-        path, _, query = request.target.decode().partition("?")
-        if path != FORM_PATH or head.method not in (b"GET", b"POST"):
+        if request.target.partition(b"?")[0] != FORM_PATH.encode() or head.method not in (b"GET", b"POST"):
             return refusals.not_found()
-        values = {name: values[0] for name, values in parse_qs(query).items()}
+        values = parse_query(request.target)
         page = f"/w/{request.workspace_id}{local_path(values.get('to', '/'))}"
         if head.method == b"GET":  # a reload of what a form led to
             return self._redirect(page)

@@ -61,6 +61,9 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "ticket.button": "Open the workspace",
         "gone.heading": "The workspace does not answer",
         "gone.message": "It runs, but nothing answered. It may be restarting.",
+        "fields.heading": "The workspace answered with too many header fields",
+        "fields.message": "CodeHub relays at most 256 of them. Make the program that answered send fewer, "
+        "for example fewer cookies.",
         "silent.heading": "Nothing listens on port {port} yet",
         "silent.message": "Start the app in the workspace. It appears here as soon as it answers.",
         "silent.container": "In a container it has to listen on 0.0.0.0; on 127.0.0.1 only the workspace "
@@ -145,6 +148,9 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
         "ticket.button": "워크스페이스 열기",
         "gone.heading": "워크스페이스가 응답하지 않습니다",
         "gone.message": "실행 중이지만 응답이 없습니다. 다시 시작하는 중일 수 있습니다.",
+        "fields.heading": "워크스페이스의 응답에 헤더 필드가 너무 많습니다",
+        "fields.message": "CodeHub는 헤더 필드를 256개까지 전달합니다. "
+        "응답한 프로그램에서 쿠키 같은 헤더 필드를 줄이세요.",
         "silent.heading": "아직 포트 {port}에서 응답하는 앱이 없습니다",
         "silent.message": "워크스페이스에서 앱을 시작하세요. 응답하면 자동으로 열립니다.",
         "silent.container": "컨테이너에서는 앱이 0.0.0.0에서 대기해야 합니다. "
@@ -174,11 +180,15 @@ TEXTS: Final[dict[Language, dict[str, str]]] = {
 }
 
 
+_MAX_ACCEPTED: Final = 16
+"""How many languages of a browser's list are read."""
+
+
 def language_of(cookie: bytes, accepted: bytes) -> Language:
     """Return the language chosen in the dashboard, or else the browser's first one of ours."""
     if cookie in (b"en", b"ko"):
         return "ko" if cookie == b"ko" else "en"
-    for part in accepted.split(b","):
+    for part in accepted.split(b",", _MAX_ACCEPTED)[:_MAX_ACCEPTED]:
         name = part.partition(b";")[0].strip().lower()[:2]
         if name in (b"en", b"ko"):
             return "ko" if name == b"ko" else "en"

@@ -169,6 +169,9 @@ class Pages:
     def unreachable(self, head: RequestHead, *, for_workspace: bool) -> Reply:
         return self._reply(502, _Page(head, "gone" if for_workspace else "down"), retry_link=True)
 
+    def too_many_fields(self, head: RequestHead) -> Reply:
+        return self._reply(502, _Page(head, "fields"), retry_link=True)
+
     def two_sessions(self, head: RequestHead) -> Reply:
         page = _Page(head, "sessions")
         login = f"{self._origins.platform}/login"

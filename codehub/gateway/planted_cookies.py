@@ -10,7 +10,7 @@ from typing import Final
 
 from codehub.domain.cookie_domains import parent_domains
 from codehub.gateway.config import Origins
-from codehub.gateway.cookies import cookie_values
+from codehub.gateway.cookies import MAX_COOKIES, cookie_parts, cookie_values
 from codehub.gateway.http1 import reply
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_head import MAX_COOKIE, RequestHead, parse_beginning
@@ -33,7 +33,7 @@ class PlantedCookieCheck:
         if b"cookie" not in head.fields:
             return None
         cookie = head.get(b"cookie")
-        if len(cookie) > MAX_COOKIE:
+        if len(cookie) > MAX_COOKIE or cookie.count(b";") >= MAX_COOKIES:
             return self._too_many(head, cookie)
         is_platform = host in self._platform_hosts
         if is_platform and len(cookie_values(cookie, self._origins.session_cookie)) > 1:
@@ -90,8 +90,8 @@ def expirations(names: Iterable[bytes], head: RequestHead, *, secure: bool) -> I
 
 
 def _cookie_names(cookie: bytes) -> Iterator[bytes]:
-    """Yield the name of each cookie. One without a name arrives as its bare value."""
-    for part in cookie.split(b";"):
+    """Yield the names of the first cookies. One without a name arrives as its bare value."""
+    for part in cookie_parts(cookie):
         name, separator, _ = part.partition(b"=")
         yield name.strip() if separator else b""
 

@@ -2,7 +2,6 @@
 
 import re
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
 from codehub.domain.token_format import TOKEN_LENGTH, TOKEN_PREFIX
 
@@ -14,8 +13,15 @@ _TOKEN = re.compile(
     % (_PREFIX, TOKEN_LENGTH, b"|".join(_IN_BASE64), TOKEN_LENGTH)
 )
 
+_TOKEN_IN_TARGET = re.compile(
+    b"".join(rb"(?:%c|(?i:%%%02x))" % (letter, letter) for letter in _PREFIX)
+    + rb"(?i:[0-9a-z_-]|%%(?:3[0-9]|[46][1-9a-f]|[57][0-9a]|5f|2d)){%d}" % TOKEN_LENGTH
+)
+"""A token of which any letter may be percent-encoded. To decode the target first takes 20 times as long."""
 _SEPARATORS: Final = {b"cookie": b"; ", b"sec-websocket-protocol": b", "}
 """Fields that are lists, of which only the entries with a token are removed."""
+_MAX_ENTRIES: Final = 256
+"""A longer list is removed as a whole, because each entry costs a search."""
 
 
 def may_hold_token(data: bytes) -> bool:
@@ -29,8 +35,7 @@ def holds_token(value: bytes) -> bool:
 
 
 def target_holds_token(target: bytes) -> bool:
-    plain = unquote_to_bytes(target) if b"%" in target else target
-    return _PREFIX in plain and holds_token(plain)
+    return _TOKEN_IN_TARGET.search(target) is not None
 
 
 def without_tokens(name: bytes, value: bytes) -> bytes | None:
@@ -40,7 +45,7 @@ def without_tokens(name: bytes, value: bytes) -> bytes | None:
     if not holds_token(value):
         return value
     separator = _SEPARATORS.get(name)
-    if separator is None:
+    if separator is None or value.count(separator.strip()) > _MAX_ENTRIES:
         return None
     parts = [part for part in value.split(separator.strip()) if not holds_token(part)]
     return separator.join(part.strip() for part in parts) or None

@@ -56,6 +56,15 @@ class Refusals:
             return self._pages.unreachable(head, for_workspace=for_workspace)
         return reply.error(502, "UPSTREAM_UNAVAILABLE", "The upstream does not answer.")
 
+    def too_many_fields(self, head: RequestHead, *, for_workspace: bool) -> Reply:
+        """Reply in place of an answer whose header fields are too many."""
+        if not for_workspace:
+            return self.unreachable(head, for_workspace=False)
+        if head.is_navigation:
+            return self._pages.too_many_fields(head)
+        message = "The workspace answered with too many header fields."
+        return reply.error(502, "UPSTREAM_UNAVAILABLE", message)
+
     def unavailable(self, head: RequestHead) -> Reply:
         """Reply to a request while PostgreSQL or Redis is unavailable."""
         if head.is_navigation:

@@ -96,6 +96,10 @@ class Router:
             answer = self._refusals.unreachable(head, for_workspace=bool(relay.workspace_id))
         return self._add_hsts(head, answer)
 
+    def too_many_fields(self, head: RequestHead, relay: Relay) -> Reply:
+        answer = self._refusals.too_many_fields(head, for_workspace=bool(relay.workspace_id))
+        return self._add_hsts(head, answer)
+
     def unavailable(self) -> Reply:
         return refusals.revoked()
 
@@ -181,7 +185,7 @@ class Router:
 
     def _route_api(self, head: RequestHead, peer: str) -> RouteResult:
         relay = self._relays.to_api(head, peer)
-        if unquote_to_bytes(head.path) != _EVENTS:  # as the API decodes it
+        if not _is_event_stream(head.path):
             return relay
         relay.is_stream = True
         sessions = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
@@ -319,6 +323,11 @@ class Router:
         """Redirect to the plain address of the workspace's entry, where everything begins again."""
         entry = self._origins.entry_url(request.workspace_id, request.port)
         return reply.redirect(f"{entry}{request.target.decode()}")
+
+
+def _is_event_stream(path: bytes) -> bool:
+    """Return whether the API decodes this to the path of its events. Longer paths are not decoded."""
+    return len(path) <= 3 * len(_EVENTS) and unquote_to_bytes(path) == _EVENTS
 
 
 def _is_connectable(route: Route, head: RequestHead) -> bool:

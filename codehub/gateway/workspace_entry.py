@@ -3,6 +3,7 @@
 Each workspace has an origin (ADR 0005), and a ticket is bound to one browser (ADR 0022).
 """
 
+import re
 from typing import Final, Protocol
 from urllib.parse import parse_qs, quote, urlencode
 
@@ -31,6 +32,9 @@ TICKETS_AT_ONCE: Final = 8
 TICKETS_WAITING: Final = 256
 """Tickets of all networks. Anyone can send invented ones."""
 TOO_MANY_TICKETS: Final = "Too many workspaces are being opened at this moment. Try again shortly."
+_MAX_VALUES: Final = 16
+_ESCAPED = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*+")
+_LOCAL_PATH = re.compile(r"/[!-\"$-~]*")  # printable, without a fragment
 
 
 class Tickets(Protocol):
@@ -61,7 +65,7 @@ class WorkspaceEntry:
 
     def read_enter_query(self, request: WorkspaceRequest) -> bool:
         """Read port, target and nonce from the query that `begin` made; False if it has no nonce."""
-        query = _parse_query(request.target)
+        query = parse_query(request.target)
         request.port = parse_port(query.get("port", "")) or 0
         request.target = local_path(query.get("to", "/")).encode()
         request.nonce_hash = query.get("nonce", "")
@@ -87,7 +91,7 @@ class WorkspaceEntry:
         self, head: RequestHead, workspace_id: str, port: int, address: str
     ) -> Reply | PendingRoute:
         """Reply to a request below `/.codehub/` on the origin of a workspace or a port."""
-        query = _parse_query(head.target)
+        query = parse_query(head.target)
         to = local_path(query.get("to", "/"))
         if head.path == _BEGIN and head.method in (b"GET", b"HEAD"):
             if requests_page(head):
@@ -211,8 +215,11 @@ def requests_page(head: RequestHead) -> bool:
     return head.is_navigation or (head.method in (b"GET", b"HEAD") and not head.sends_fetch_metadata)
 
 
-def _parse_query(target: bytes) -> dict[str, str]:
+def parse_query(target: bytes) -> dict[str, str]:
+    """Return the values in the query of a target that the gateway made; none if it made no such target."""
     query = target.decode().partition("?")[2]
+    if query.count("&") >= _MAX_VALUES or not _ESCAPED.fullmatch(query):
+        return {}
     return {name: values[0] for name, values in parse_qs(query).items()}
 
 
@@ -222,5 +229,4 @@ def _encode_query(query: dict[str, str]) -> str:
 
 def local_path(to: str) -> str:
     """Return `to` if it is a path and nothing else, or the root."""
-    plain = to.startswith("/") and all("!" <= letter <= "~" for letter in to) and "#" not in to
-    return to if plain else "/"
+    return to if _LOCAL_PATH.fullmatch(to) else "/"

@@ -17,6 +17,7 @@ from codehub.gateway.http1.relay import Relay
 from codehub.gateway.http1.reply import Reply
 from codehub.gateway.http1.request_fast_path import RequestFastPath, make_fast_path
 from codehub.gateway.http1.request_head import (
+    LONG_HEAD,
     MAX_HEAD,
     BadRequestError,
     RequestHead,
@@ -219,10 +220,12 @@ class ClientConnection(BufferedInput):
         self._next_request()
         self._take_next_request()
 
-    def upstream_failed(self, head: RequestHead, relay: Relay) -> None:
+    def upstream_failed(self, head: RequestHead, relay: Relay, *, too_many_fields: bool) -> None:
         self._exchange = None
         self.gateway.metrics.count_upstream_failure()
-        self._write(self.gateway.router.unreachable(head, relay), head)
+        router = self.gateway.router
+        answer = router.too_many_fields(head, relay) if too_many_fields else router.unreachable(head, relay)
+        self._write(answer, head)
         self._take_next_request()
 
     def begin_tunnel(self, upstream: UpstreamConnection, inspectors: TunnelInspectors) -> Tunnel:
@@ -260,6 +263,8 @@ class ClientConnection(BufferedInput):
             self._check_unfinished_head(too_large=end >= 4 or self._buffered > MAX_HEAD)
             return
         data = self._buffer[start:end]
+        if len(data) > LONG_HEAD:
+            self._share.costly += 1
         self._drop_until(end)
         if not self._repeat_request(data):
             self._read_request(data)

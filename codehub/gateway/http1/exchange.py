@@ -11,8 +11,10 @@ from codehub.gateway.http1.relay import Relay
 from codehub.gateway.http1.request_head import RequestHead
 from codehub.gateway.http1.response_head import (
     MAX_RESPONSE_HEAD,
+    SHORT,
     BadResponseError,
     ResponseHead,
+    TooManyFieldsError,
     parse_response,
 )
 from codehub.gateway.http1.upstream import UpstreamConnection
@@ -20,8 +22,6 @@ from codehub.gateway.http1.upstream import UpstreamConnection
 logger = structlog.get_logger(__name__)
 
 MAX_INTERIM: Final = 16
-USUAL_HEAD: Final = 4 << 10
-"""How much is searched for the end of a head before the rest is copied."""
 
 
 class Exchange:
@@ -93,15 +93,12 @@ class Exchange:
             return self._pass_body(b"", data)
         if self._buffer:
             data = memoryview(self._buffer + data)
+            self._buffer = b""
         try:
-            head, data = self._take_head(data)
-            self._buffer = bytes(data) if head is None else b""
-            if head is not None:
-                return self._switch(head, data) if head.status == 101 else self._begin(head, data)
-            if self._upstream is not None:
-                self._upstream.charge()  # a head in many pieces is searched again with each of them
+            return self._take_head(data)
         except BadResponseError as error:
-            self._fail(str(error))
+            self._charge()
+            self._fail(str(error), too_many_fields=isinstance(error, TooManyFieldsError))
         return 0
 
     def upstream_lost(self, error: Exception | None) -> None:
@@ -143,22 +140,30 @@ class Exchange:
             connection.hold(True)
         self._client.upstream_ready()
 
-    def _take_head(self, data: memoryview) -> tuple[ResponseHead | None, memoryview]:
-        """Return the final response head, if it is complete, and the data after it. Relay interim ones."""
-        while True:
-            start = bytes(data[:USUAL_HEAD])
+    def _take_head(self, data: memoryview) -> int:
+        """Relay one head and what may follow it. Return the number of bytes left for another turn."""
+        start = bytes(data[:SHORT])
+        end = start.find(b"\r\n\r\n") + 4
+        if end < 4:
+            self._charge()  # a long head costs more, and one in many pieces is searched again with each
+            start = bytes(data[: MAX_RESPONSE_HEAD + 1])
             end = start.find(b"\r\n\r\n") + 4
-            if end < 4 and len(data) > USUAL_HEAD:
-                start = bytes(data[: MAX_RESPONSE_HEAD + 1])
-                end = start.find(b"\r\n\r\n") + 4
-            if end < 4:
-                if len(data) > MAX_RESPONSE_HEAD:
-                    raise BadResponseError("the response head is too large")
-                return None, data
-            head, data = parse_response(start[:end]), data[end:]
-            if head.status >= 200 or head.status == 101:
-                return head, data
-            self._pass_interim(head)
+        if end < 4:
+            if len(data) > MAX_RESPONSE_HEAD:
+                raise BadResponseError("the response head is too large")
+            self._buffer = start
+            return 0
+        head, rest = parse_response(start[:end]), data[end:]
+        if head.status == 101:
+            return self._switch(head, rest)
+        if head.status >= 200:
+            return self._begin(head, rest)
+        self._pass_interim(head)
+        return len(rest)
+
+    def _charge(self) -> None:
+        if self._upstream is not None:
+            self._upstream.charge()
 
     def _pass_interim(self, head: ResponseHead) -> None:
         """Relay a 1xx response (RFC 9110, 15.2), but not to HTTP/1.0."""
@@ -238,7 +243,7 @@ class Exchange:
         tunnel = self._client.begin_tunnel(connection, inspectors)
         return tunnel.upstream_data(data) if data else 0
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, *, too_many_fields: bool = False) -> None:
         if self._upstream is not None:
             self._upstream.abort()
             self._upstream = None
@@ -250,4 +255,4 @@ class Exchange:
         if self._body is not None:
             self._client.abort()
         else:
-            self._client.upstream_failed(self._head, self.relay)
+            self._client.upstream_failed(self._head, self.relay, too_many_fields=too_many_fields)

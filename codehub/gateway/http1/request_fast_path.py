@@ -13,12 +13,12 @@ import time
 from codehub.domain.reserved_paths import RESERVED_PREFIX
 from codehub.gateway.activity import PORT_PATHS, ActivityRecorder
 from codehub.gateway.http1.relay import Relay
-from codehub.gateway.http1.request_head import RequestHead
+from codehub.gateway.http1.request_head import MAX_TARGET, RequestHead
 from codehub.gateway.platform_tokens import target_holds_token
 from codehub.gateway.route_cache import RouteCache
 
 _RESERVED = RESERVED_PREFIX.encode()
-_REQUEST_LINE = re.compile(rb"GET (/[!-\"$-~]*) HTTP/1\.1")
+_REQUEST_LINE = re.compile(rb"GET (/[!-\"$-~]{,%d}) HTTP/1\.1" % (MAX_TARGET - 1))
 
 
 class RequestFastPath:

@@ -8,7 +8,9 @@ from codehub.gateway.cookies import may_set
 from codehub.gateway.http1.body_framing import Body, ChunkedBody, LengthBody, UntilCloseBody
 from codehub.gateway.response_policy import ResponsePolicy
 
-MAX_RESPONSE_HEAD: Final = 128 * 1024
+MAX_RESPONSE_HEAD: Final = 64 * 1024
+MAX_RESPONSE_FIELDS: Final = 256
+"""Each costs up to 1 us. The options of Connection and X-Frame-Options count alike."""
 SHORT: Final = 4 * 1024
 _GRAMMAR = re.compile(
     rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [\t -~\x80-\xff]*+)?\r\n"
@@ -44,6 +46,13 @@ class BadResponseError(Exception):
     """Response of the upstream that is not HTTP that can be relayed."""
 
 
+class TooManyFieldsError(BadResponseError):
+    """Response of the upstream with more header fields than the gateway reads in one turn."""
+
+    def __init__(self) -> None:
+        super().__init__("the response has too many header fields")
+
+
 class ResponseHead:
     """A response head that passed every check. It caches its rewritten forms."""
 
@@ -74,19 +83,25 @@ class ResponseHead:
         self._read_lines()
 
     def _read_lines(self) -> None:
+        connection: list[bytes] = []
+        frame_options: list[bytes] = []
         for line in _RELEVANT_LINE.finditer(self._data):
             name = line[1].lower()
             self._relevant_lines.append((name, line))
+            if name == b"set-cookie":
+                continue
             if name == b"content-length":
                 self._parse_content_length(line[2].rstrip())
             elif name == b"connection":
-                self.connection += b"," + line[2].lower()
+                connection.append(line[2].lower())
             elif name == _FRAME_OPTIONS:
-                self.frame_options += b"," + line[2]
+                frame_options.append(line[2])
             elif name == b"upgrade":
                 self.upgrade = line[2].rstrip().lower()
             elif name == b"transfer-encoding":
                 self._parse_transfer_encoding(line[2].rstrip().lower())
+        self.connection = _join(connection) if connection else b""
+        self.frame_options = _join(frame_options) if frame_options else b""
         if self.transfer_encoding and (self.length is not None or self.minor == 0):
             raise BadResponseError("the response has two kinds of framing")
 
@@ -153,10 +168,10 @@ class ResponseHead:
     def _is_dropped_field(
         self, name: bytes, line: re.Match[bytes], *, from_workspace: bool, own_origin: bool
     ) -> bool:
-        if name == b"content-length":
-            return self._has_no_body
         if name == b"set-cookie":
             return from_workspace and not may_set(line[2])
+        if name == b"content-length":
+            return self._has_no_body
         if name == _FRAME_OPTIONS or (name == _SERVICE_WORKER and own_origin):
             return False
         return name in _HOP_BY_HOP or from_workspace
@@ -168,6 +183,8 @@ def parse_response(data: bytes) -> ResponseHead:
 
 
 def _parse(data: bytes) -> ResponseHead:
+    if data.count(b"\r\n") > MAX_RESPONSE_FIELDS + 2:  # as the status line and the empty line end, too
+        raise TooManyFieldsError
     match = _GRAMMAR.fullmatch(data)
     if match is None:
         raise BadResponseError("the response head is not valid HTTP")
@@ -175,6 +192,13 @@ def _parse(data: bytes) -> ResponseHead:
     if head.connection and (rest := _without_nominated(data, head.connection)) != data:
         return ResponseHead(head.minor, head.status, rest)
     return head
+
+
+def _join(values: list[bytes]) -> bytes:
+    joined = b",".join(values)
+    if joined.count(b",") >= MAX_RESPONSE_FIELDS:
+        raise TooManyFieldsError
+    return joined
 
 
 _parse_cached = lru_cache(maxsize=256)(_parse)

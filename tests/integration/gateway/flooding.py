@@ -19,6 +19,9 @@ from tests.waiting import PATIENCE
 
 BLOB = 64 << 10
 TINY_CHUNKS = b"1\r\nx\r\n" * (BLOB // 6)
+LONG_LIST = b"GET / HTTP/1.1\r\nHost: unknown\r\nAccept: text/html\r\nAccept-Language: %b\r\n\r\n" % (
+    b"x," * 16_000
+)
 LARGE_CHUNKS = b"fffa\r\n" + b"x" * 0xFFFA + b"\r\n"
 EMPTY_FRAMES = b"\x82\x00" * (BLOB // 2)
 EMPTY_CLIENT_FRAMES = b"\x82\x80mask" * (BLOB // 6)
@@ -27,6 +30,7 @@ LARGE_CLIENT_FRAME = b"\x82\xff" + BLOB.to_bytes(8) + b"\0" * (4 + BLOB)
 REPEATED = {
     "": b"",
     "requests": b"GET / HTTP/1.1\r\nHost: unknown\r\n\r\n" * 2000,
+    "long lists": LONG_LIST,
     "tiny chunks": TINY_CHUNKS,
     "large chunks": LARGE_CHUNKS,
     "empty frames": EMPTY_CLIENT_FRAMES,
@@ -34,9 +38,18 @@ REPEATED = {
 }
 """Data that a client repeats without end, by its name."""
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+START = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n"
+LONG_HEAD = START + b"Set-Cookie: a=%b; Path=/; HttpOnly; Secure\r\n" % (b"b" * 100) * 32 + b"\r\n"
+MANY_FIELDS = START + b"te:\r\n" * 12_000 + b"\r\n"
+INTERIM_HEADS = (b"HTTP/1.1 103 Early Hints\r\n" + b"te:\r\n" * 250 + b"\r\n") * 15 + ANSWER
+COMPLETE = (ANSWER, LONG_HEAD, MANY_FIELDS, INTERIM_HEADS)
+"""Responses that another request may follow."""
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
 BY_PATH = {
+    b"/long-heads": LONG_HEAD,
+    b"/many-fields": MANY_FIELDS,
+    b"/interim-heads": INTERIM_HEADS,
     b"/tiny-chunks": CHUNKED + TINY_CHUNKS,
     b"/large-chunks": CHUNKED + LARGE_CHUNKS,
     b"/empty-frames": SWITCH + EMPTY_FRAMES,
@@ -89,7 +102,7 @@ class FloodingWorkspace(Sender):
         if method == b"GET":
             answer = BY_PATH.get(path, ANSWER)
             head, _, self._again = answer.partition(b"\r\n\r\n")
-            if answer is ANSWER:
+            if answer in COMPLETE:
                 self._again = b""
                 self.transport.write(answer)
             else:
@@ -105,6 +118,7 @@ class Flood:
     count: int
     first: str
     again: str
+    """The name of what it then repeats, or "first" to repeat that."""
     source: str = "127.0.0.2"
     """Not the address of the clients that the flood must not delay."""
     tls: bool = False
@@ -113,7 +127,8 @@ class Flood:
 async def _flood(flood: Flood) -> None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    first, again = flood.first.encode(), REPEATED[flood.again]
+    first = flood.first.encode()
+    again = first * 100 if flood.again == "first" else REPEATED[flood.again]
     for _ in range(flood.count):
         await asyncio.get_running_loop().create_connection(
             lambda: Sender(first, again), "127.0.0.1", flood.port, local_addr=(flood.source, 0),

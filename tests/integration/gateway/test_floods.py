@@ -28,6 +28,10 @@ from tests.waiting import eventually
 
 FLOODS = (
     "pipelined requests",
+    "request heads with long lists",
+    "long response heads",
+    "response heads with many fields",
+    "interim responses",
     "chunks of a request",
     "chunks of a response",
     "frames of a client",
@@ -41,6 +45,10 @@ def flood_data(gateway: GatewayProcess, flood: str) -> tuple[bytes, str]:
     """Return what each flooding client sends first, and what it then sends without end."""
     sent: dict[str, tuple[bytes, str]] = {
         "pipelined requests": (b"", "requests"),
+        "request heads with long lists": (b"", "long lists"),
+        "long response heads": (request(gateway, "/long-heads"), "first"),
+        "response heads with many fields": (request(gateway, "/many-fields"), "first"),
+        "interim responses": (request(gateway, "/interim-heads"), "first"),
         "chunks of a request": (
             request(gateway, "/", "Transfer-Encoding: chunked\r\n", "POST"),
             "tiny chunks",

@@ -252,6 +252,16 @@ async def test_an_upstream_that_never_responds_is_a_504(origin_mode: World) -> N
     client.close()
 
 
+async def test_an_answer_with_too_many_fields_is_a_502_that_names_them(origin_mode: World) -> None:
+    origin_mode.ide.script = respond_with(b"HTTP/1.1 200 OK\r\n" + b"X: 1\r\n" * 300 + b"\r\n")
+    for more, text in (
+        (NAVIGATE, b"<h1>The workspace answered with too many header fields</h1>"),
+        ("", b"{"),
+    ):
+        head, body = await origin_mode.ask(origin_mode.request(more=more))
+        assert status(head) == 502 and text in body and b"too many header fields" in body
+
+
 async def test_garbage_from_an_upstream_is_a_502(origin_mode: World) -> None:
     for garbage in (
         b"SSH-2.0\r\n\r\n",

@@ -30,6 +30,7 @@ SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: w
 @pytest.fixture(autouse=True)
 def one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_queue, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(turn_queue, "REST", 0)
 
 
 class ConnectionFixture:
@@ -159,7 +160,7 @@ async def test_chunks_of_a_response_are_relayed_a_few_a_turn_and_all_arrive() ->
 async def test_data_after_a_chunked_response_never_answers_the_next_request() -> None:
     fixture, body = ConnectionFixture(), CHUNK * 5000 + b"0\r\n\r\n"
     await fixture.connected(fixture.request())
-    deliver(fixture.upstream, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body + OK * 3000)
+    deliver(fixture.upstream, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body + OK * 2000)
     while not fixture.up.closed:
         await asyncio.sleep(0)
     assert b"".join(fixture.down.sent).endswith(body)
@@ -223,6 +224,31 @@ async def test_groups_take_turns_and_so_do_their_members() -> None:
     while len(done) < 5:
         await asyncio.sleep(0)
     assert done == ["a1", "b1", "c1", "a2", "a3"]
+
+
+async def test_the_queue_rests_after_a_long_step_so_that_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(turn_queue, "perf_counter", lambda: now)
+    monkeypatch.setattr(turn_queue, "TURN_SECONDS", 10.0)
+    monkeypatch.setattr(turn_queue, "LONGEST_REST", 100.0)
+    monkeypatch.setattr(turn_queue, "REST", 2)
+    queue, done = TurnQueue(), []
+
+    def step() -> None:
+        nonlocal now
+        now += 30
+        done.append(now)
+
+    for _ in range(2):
+        queue.add("a", step)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert done == [30]
+    now = 90  # twice as long as the step
+    await asyncio.sleep(0)
+    assert done == [30, 120]
 
 
 async def test_an_error_in_a_step_ends_its_connection_and_not_the_queue() -> None:

@@ -1,5 +1,6 @@
 """Responses of an upstream that may send anything (RFC 9112, 4 to 6; RFC 9110, 15)."""
 
+from codehub.gateway.http1.response_head import MAX_RESPONSE_FIELDS, MAX_RESPONSE_HEAD
 from tests.integration.gateway.conformance.case import (
     OK,
     OK_AND_CLOSE,
@@ -17,6 +18,8 @@ from tests.integration.gateway.conformance.case import (
 
 START = b"HTTP/1.1 200 OK\r\n"
 CLOSE = b"Connection: close\r\n"
+EMPTY = b"Content-Length: 0\r\n"
+FIELD = b"X: 1\r\n"
 WIDER = START + b"Service-Worker-Allowed: /\r\nContent-Length: 2\r\n\r\nok"
 
 
@@ -215,7 +218,10 @@ CASES = (
     ),
     bad_gateway("another coding", START + b"Transfer-Encoding: gzip\r\n\r\n0\r\n\r\n"),
     bad_gateway("chunks in HTTP/1.0", b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
-    bad_gateway("a head that is too long", START + b"X: " + b"a" * 200_000),
+    bad_gateway("a head that is too long", START + b"X: " + b"a" * MAX_RESPONSE_HEAD),
+    bad_gateway("one field too many", START + EMPTY + FIELD * MAX_RESPONSE_FIELDS + b"\r\n"),
+    bad_gateway("a list that is too long", START + EMPTY + b"Connection: " + b"a," * 300 + b"\r\n\r\n"),
+    unchanged("as many fields as are allowed", START + EMPTY + FIELD * (MAX_RESPONSE_FIELDS - 1) + b"\r\n"),
     Case(
         "endless interim responses",
         get(),
