@@ -9,6 +9,8 @@ from typing import Any, Final, NoReturn
 
 import structlog
 
+from codehub.gateway.tls_records import RecordLimit
+
 logger = structlog.get_logger(__name__)
 
 _EXPIRED: Final = 10
@@ -30,7 +32,7 @@ class CertificateFiles:
     def context(self) -> ssl.SSLContext:
         """Return a context to serve with. Raise CertificateError if the two files do not match."""
         _read_file(self.key)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context = RecordLimit(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.set_alpn_protocols(["http/1.1"])

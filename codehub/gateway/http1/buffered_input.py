@@ -16,6 +16,7 @@ class BufferedInput(asyncio.Protocol):
         "_buffer",
         "_buffer_start",
         "_held_for_buffer",
+        "_held_for_records",
         "_held_for_upstream",
         "_is_waiting",
         "_share",
@@ -34,6 +35,8 @@ class BufferedInput(asyncio.Protocol):
         """Whether this connection is in the turn queue."""
         self._held_for_upstream = False
         self._held_for_buffer = False
+        self._held_for_records = False
+        """Whether further TLS records wait for their turn."""
 
     @property
     def _buffered(self) -> int:
@@ -74,10 +77,25 @@ class BufferedInput(asyncio.Protocol):
             self._held_for_buffer = hold
             self._update_reading()
 
+    def _wait_for_records(self) -> bool:
+        """Stop reading, and decrypt further records in a later turn. Return False if this is being closed."""
+        if self.transport.is_closing():
+            return False
+        if not self._held_for_records:
+            self._held_for_records = True
+            self._update_reading()
+            self.gateway.turns.add(self._share, self._read_records)
+        return True
+
+    def _read_records(self) -> None:
+        self._held_for_records = False
+        self._update_reading()
+        self.gateway.turns.end_turn()
+
     def _update_reading(self) -> None:
         if self.transport.is_closing():
             return
-        if self._held_for_upstream or self._held_for_buffer:
+        if self._held_for_upstream or self._held_for_buffer or self._held_for_records:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()

@@ -29,6 +29,7 @@ from codehub.gateway.http1.tunnel import Tunnel
 from codehub.gateway.http1.turn_queue import COSTLY_A_TICK, WINDOW
 from codehub.gateway.http1.upstream import COPIED, UpstreamConnection
 from codehub.gateway.open_connections import Grant
+from codehub.gateway.tls_records import LimitedRecords
 
 _NO_LINGER = struct.pack("ii", 1, 0)
 
@@ -75,6 +76,9 @@ class ClientConnection(BufferedInput):
         self.transport = cast(asyncio.Transport, transport)
         # Pause writing as soon as anything is left unsent. (With 0, TLS would never resume.)
         self.transport.set_write_buffer_limits(1)
+        records = transport.get_extra_info("ssl_object")
+        if isinstance(records, LimitedRecords):
+            records.on_limit = self._wait_for_records
         self.peer = peer_address(transport.get_extra_info("peername"))
         self.deadline = self.gateway.now + self.gateway.timeouts.head
         self._share = self.gateway.addresses.enter(self.peer)
@@ -107,6 +111,9 @@ class ClientConnection(BufferedInput):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state = CLOSING
+        records = self.transport.get_extra_info("ssl_object")
+        if isinstance(records, LimitedRecords):
+            records.on_limit = None  # break the cycle
         self._share.connections -= 1
         self.gateway.forget(self)
         self._set_grant(None)

@@ -38,12 +38,17 @@ class TurnQueue:
     def __init__(self) -> None:
         self._groups: dict[Hashable, deque[Callable[[], None]]] = {}
         self._is_scheduled = False
+        self._ends_at = 0.0
         self._rests_until = 0.0
 
     def add(self, group: Hashable, step: Callable[[], None]) -> None:
         """Call `step` once, in a later turn of the loop."""
         self._groups.setdefault(group, deque()).append(step)
         self._schedule()
+
+    def end_turn(self) -> None:
+        """Take no further step in this turn, because the loop carries out the work of this one later."""
+        self._ends_at = 0.0
 
     def _schedule(self) -> None:
         if self._groups and not self._is_scheduled:
@@ -60,10 +65,10 @@ class TurnQueue:
             self._schedule()
 
     def _take_steps(self, begins_at: float) -> None:
-        ends_at = begins_at + TURN_SECONDS
+        self._ends_at = begins_at + TURN_SECONDS
         self._take_step()
         now = perf_counter()
-        while self._groups and now < ends_at:
+        while self._groups and now < self._ends_at:
             self._take_step()
             now = perf_counter()
         if now - begins_at > 2 * TURN_SECONDS:

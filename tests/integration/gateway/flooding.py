@@ -18,6 +18,7 @@ import uvloop
 from tests.waiting import PATIENCE
 
 BLOB = 64 << 10
+RECORDS_AT_ONCE = 2000
 TINY_CHUNKS = b"1\r\nx\r\n" * (BLOB // 6)
 LONG_LIST = b"GET / HTTP/1.1\r\nHost: unknown\r\nAccept: text/html\r\nAccept-Language: %b\r\n\r\n" % (
     b"x," * 16_000
@@ -88,6 +89,43 @@ class Sender(asyncio.Protocol):
         self._send_again()
 
 
+class RecordSender(Sender):
+    """TLS connection that sends `first`, then one byte in each record."""
+
+    def __init__(self, first: bytes, context: ssl.SSLContext) -> None:
+        super().__init__(again=b"x")
+        self._received, self._encrypted = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._received, self._encrypted)
+        self._request = first
+        self.shaken = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._shake_hands()
+
+    def data_received(self, data: bytes) -> None:
+        if not self.shaken.done():
+            self._received.write(data)
+            self._shake_hands()
+
+    def _shake_hands(self) -> None:
+        try:
+            self._tls.do_handshake()
+            self.shaken.set_result(None)
+        except ssl.SSLWantReadError:
+            self.transport.write(self._encrypted.read())
+            return
+        self._tls.write(self._request)
+        self._send(self._encrypted.read())
+
+    def _send_again(self) -> None:
+        if self._is_writable:  # a record that is encrypted has to be sent
+            for _ in range(RECORDS_AT_ONCE):
+                self._tls.write(b"x")
+            self._again = self._encrypted.read()
+        super()._send_again()
+
+
 class FloodingWorkspace(Sender):
     """Server whose response depends on the path. It drops the bodies of requests."""
 
@@ -118,7 +156,7 @@ class Flood:
     count: int
     first: str
     again: str
-    """The name of what it then repeats, or "first" to repeat that."""
+    """The name of what it then repeats, "first" to repeat that, or "records" for TLS records of one byte."""
     source: str = "127.0.0.2"
     """Not the address of the clients that the flood must not delay."""
     tls: bool = False
@@ -128,8 +166,14 @@ async def _flood(flood: Flood) -> None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     first = flood.first.encode()
-    again = first * 100 if flood.again == "first" else REPEATED[flood.again]
+    again = first * 100 if flood.again == "first" else REPEATED.get(flood.again, b"")
     for _ in range(flood.count):
+        if flood.again == "records":
+            _, sender = await asyncio.get_running_loop().create_connection(
+                lambda: RecordSender(first, context), "127.0.0.1", flood.port, local_addr=(flood.source, 0)
+            )
+            await sender.shaken
+            continue
         await asyncio.get_running_loop().create_connection(
             lambda: Sender(first, again), "127.0.0.1", flood.port, local_addr=(flood.source, 0),
             ssl=context if flood.tls else None,

@@ -49,6 +49,10 @@ def flood_data(gateway: GatewayProcess, flood: str) -> tuple[bytes, str]:
         "long response heads": (request(gateway, "/long-heads"), "first"),
         "response heads with many fields": (request(gateway, "/many-fields"), "first"),
         "interim responses": (request(gateway, "/interim-heads"), "first"),
+        "records of one byte": (
+            request(gateway, "/", f"Content-Length: {10**12}\r\n", "POST"),
+            "records",
+        ),
         "chunks of a request": (
             request(gateway, "/", "Transfer-Encoding: chunked\r\n", "POST"),
             "tiny chunks",
@@ -145,6 +149,11 @@ async def check(quiet: QuietClient, flood: str, count: int, times: int, *, tls: 
 async def test_six_flooding_connections_do_not_delay_other_clients(tmp_path: Path, flood: str) -> None:
     async with quiet_client(tmp_path) as quiet:
         await check(quiet, flood, 6, 50)
+
+
+async def test_tls_records_of_one_byte_do_not_delay_other_clients(tmp_path: Path) -> None:
+    async with quiet_client(tmp_path, tls=True) as quiet:
+        await check(quiet, "records of one byte", 6, 50, tls=True)
 
 
 @pytest.mark.full

@@ -249,6 +249,14 @@ async def test_the_queue_rests_after_a_long_step_so_that_others_are_served(
     now = 90  # twice as long as the step
     await asyncio.sleep(0)
     assert done == [30, 120]
+    now, done[:] = 300, []
+    queue.add("a", partial(done.append, 1))
+    queue.add("a", queue.end_turn)
+    queue.add("a", partial(done.append, 2))
+    await asyncio.sleep(0)
+    assert done == [1]
+    await asyncio.sleep(0)
+    assert done == [1, 2]
 
 
 async def test_an_error_in_a_step_ends_its_connection_and_not_the_queue() -> None:
