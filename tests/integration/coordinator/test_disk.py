@@ -350,15 +350,20 @@ async def test_a_program_that_fills_the_disk_as_fast_as_it_can_is_stopped(
             async def is_full() -> bool:
                 return disk.free_bytes() == 0
 
-            await eventually(is_full, "the disk to be full")
-            for cache in postgres.cluster.rglob("pg_internal.init"):
-                cache.unlink()  # PostgreSQL writes it again for the next connection, which it refuses now
-            reserve.check()
-            await eventually(is_full, "the reserve to be used up as well")
-            watched = True
-            await stack.until(writer, lambda w: w.desired_state is DesiredState.STANDBY)
-            await stack.until_phase(writer, Phase.STANDBY)
-            assert any(line.startswith("stopped: Stopped: the disk") for line in await stack.timeline(writer))
+            try:
+                await eventually(is_full, "the disk to be full")
+                for cache in postgres.cluster.rglob("pg_internal.init"):
+                    cache.unlink()  # PostgreSQL writes it again for the next connection, which it refuses now
+                reserve.check()
+                await eventually(is_full, "the reserve to be used up as well")
+                watched = True
+                await stack.until(writer, lambda w: w.desired_state is DesiredState.STANDBY)
+                await stack.until_phase(writer, Phase.STANDBY)
+                assert any(
+                    line.startswith("stopped: Stopped: the disk") for line in await stack.timeline(writer)
+                )
+            finally:
+                await stack.providers.runtime.stop(writer)
     shutil.rmtree(directory)
 
 
