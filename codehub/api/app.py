@@ -52,7 +52,7 @@ INTERNAL: Final = ("/readyz", "/metrics")
 POOL_SIZE: Final = 20
 STREAM_READS: Final = 4
 CALLS_AT_ONCE: Final = 8
-"""Per user. Fewer than the pool's connections, so that other users always get one."""
+"""Per user. Two users with as many calls as they may have leave connections to others."""
 SEARCHES_AT_ONCE: Final = 1
 MAX_WAITING: Final = 56
 

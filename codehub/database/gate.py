@@ -140,7 +140,7 @@ async def set_desired_state(
     if desired is DesiredState.RUNNING:
         await _admit(conn, workspace.owner_id, workspace_id, limits)
         changes["last_access_at"] = now
-    return await _update_workspace(conn, workspace, changes, now, actor, "wish", REQUESTED[desired])
+    return await _update_workspace(conn, workspace, changes, now, actor, "requested", REQUESTED[desired])
 
 
 async def apply_expiry(

@@ -193,7 +193,7 @@ def check_timeline(writes: list[Write], operations: Iterable[Operation]) -> None
     assert set(events) <= {"claimed", "finished", "archived"}, [
         event
         for event in entries
-        if event["event"] not in ("claimed", "finished", "archived", "wish", "created")
+        if event["event"] not in ("claimed", "finished", "archived", "requested", "created")
     ]
     expected = Counter[tuple[int, str, str, str]]()
     for operation in operations:

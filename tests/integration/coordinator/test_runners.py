@@ -327,7 +327,7 @@ async def test_gc_removes_audit_entries_after_their_retention_and_not_before(sta
 
 async def add_entries(stack: CoordinatorStack, workspace_id: str, count: int) -> None:
     now = datetime.now(UTC)
-    entry = {"workspace_id": workspace_id, "at": now, "actor": "u1", "event": "wish"}
+    entry = {"workspace_id": workspace_id, "at": now, "actor": "u1", "event": "requested"}
     async with stack.engine.begin() as conn:
         await conn.execute(insert(timeline_table), [entry | {"message": str(n)} for n in range(count)])
 
@@ -341,7 +341,7 @@ async def test_gc_keeps_the_newest_entries_of_a_timeline(
     monkeypatch.setattr(timeline, "KEPT", 4)
     monkeypatch.setattr(leader_database, "ROWS_AT_ONCE", 2)
     await gc_runner(stack, await stack.take_leadership()).tick(datetime.now(UTC))
-    assert await stack.timeline(long) == [f"wish: {number}" for number in range(5, 9)]
+    assert await stack.timeline(long) == [f"requested: {number}" for number in range(5, 9)]
     assert len(await stack.timeline(short)) == 1
 
 

@@ -149,7 +149,7 @@ async def test_wakes_of_one_user_are_bounded(origin_mode: World, held: HeldCalls
     request = entrance(made, MINE)
     if action == "form":
         own = f"Origin: http://{made.platform}\r\nSec-Fetch-Site: same-origin\r\nContent-Length: 0\r\n"
-        request = made.entrance("/.codehub/do?wish=start&to=/", more=own).replace("GET", "POST", 1)
+        request = made.entrance("/.codehub/do?action=start&to=/", more=own).replace("GET", "POST", 1)
     with counted_rejections(made) as rejected:
         clients = await send_each(made, [request] * MANY)
         await until(lambda: len(rejected) == SOME, "the queue to be full")
