@@ -26,6 +26,7 @@ from pathlib import Path
 from codehub.host.processes import ProcessId, boot_id, descendants
 from codehub.runtimes.open_files import open_files
 from codehub.runtimes.process import cgroups, seccomp, tmpfs
+from codehub.runtimes.process.exec_broker import ExecBroker, ExecSettings
 from codehub.runtimes.process.keeper_request import KeeperRequest
 from codehub.runtimes.process.keyring import leave_session_keyring
 from codehub.runtimes.process.network import Network, Uplink, enter
@@ -37,6 +38,7 @@ from codehub.runtimes.process.state_directory import ExitRecord, KeeperState, St
 STARTED, ALREADY_RUNNING, GONE = "started", "already running", "gone"
 _PR_SET_CHILD_SUBREAPER = 36
 _OOM_SCORE_ADJUSTMENT = "500"
+_RECORD_SECONDS = 2.0
 
 
 class Keeper:
@@ -45,10 +47,14 @@ class Keeper:
         self._request = request
         self._stopping = False
         self._kill_at: float | None = None
+        self._terminate_ide_at: float | None = None
+        """When the IDE is to end, though commands still run."""
+        self._kill_monitors_at: float | None = None
         self._code: int | None = None
         self._groups: cgroups.GroupSettings = {}
         self._network: Network | None = None
         self._port_broker: PortBroker | None = None
+        self._exec_broker: ExecBroker | None = None
         self._selector = selectors.DefaultSelector()
         self._log = Output(directory)
         self._output: int | None = None
@@ -156,6 +162,7 @@ class Keeper:
             child.wait()
         if self._network is not None:
             self._start_port_broker(self._network)
+        self._start_exec_broker(child.pid)
         os.set_blocking(output, False)
         self._selector.register(output, selectors.EVENT_READ)
         self._output = output
@@ -201,6 +208,26 @@ class Keeper:
             with contextlib.suppress(OSError):  # the coordinator repeats it at each observation
                 self._directory.share_sockets(self._request.gateway_group)
 
+    def _start_exec_broker(self, child: int) -> None:
+        """Start the exec broker. If it cannot start, the workspace runs without commands."""
+        request = self._request
+        settings = ExecSettings(
+            child=child,
+            sandbox_depth=request.sandbox_depth,
+            uid=request.uid,
+            env=request.env,
+            umask=request.umask,
+            groups=self._groups,
+            limits=self._limits(),
+            seccomp=base64.b64decode(request.seccomp),
+        )
+        try:
+            self._exec_broker = ExecBroker(
+                self._directory.exec_broker_socket, self._directory.executions, settings, self._selector
+            )
+        except OSError as error:
+            self._log_message(f"no commands can be run in it: {error}")
+
     def _confine(self, handshake: socket.socket) -> None:
         """Confine the workspace's first process.
 
@@ -221,7 +248,11 @@ class Keeper:
             seccomp.install(base64.b64decode(self._request.seccomp))
 
     def _set_limits(self) -> None:
-        """Set resource limits for what no control group caps.
+        for limit, value in self._limits().items():
+            resource.setrlimit(limit, (value, value))
+
+    def _limits(self) -> dict[int, int]:
+        """Return resource limits for what no control group caps.
 
         RLIMIT_DATA applies to each process, RLIMIT_NPROC to each user. RLIMIT_AS would stop Node,
         which reserves far more addresses than it uses.
@@ -233,8 +264,7 @@ class Keeper:
             limits[resource.RLIMIT_DATA] = request.memory_bytes
         if request.uid is not None and "pids.max" not in capped:
             limits[resource.RLIMIT_NPROC] = request.pids
-        for limit, value in limits.items():
-            resource.setrlimit(limit, (value, value))
+        return limits
 
     def _install_signal_handlers(self) -> None:
         receiver, sender = socket.socketpair()
@@ -260,14 +290,14 @@ class Keeper:
             elif self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill()
             for key, _ in self._selector.select(self._select_timeout()):
-                if isinstance(key.data, PortBroker):
+                if isinstance(key.data, PortBroker | ExecBroker):
                     key.data.accept()
                 elif key.fileobj is self._wakeups[0]:
                     self._wakeups[0].recv(4096)
                 else:
                     self._read_within_budget(key.fd)
             self._resume_reading()
-        self._close_port_broker()
+        self._close_brokers()
         if self._output is not None:
             while self._read(self._output):
                 pass
@@ -275,7 +305,8 @@ class Keeper:
     def _select_timeout(self) -> float | None:
         if self._code is not None:
             return 0.02
-        times = [at for at in (self._kill_at, self._read_again_at) if at is not None]
+        terminate_at = self._terminate_ide_at if self._kill_at is None else None
+        times = [at for at in (terminate_at, self._kill_at, self._read_again_at) if at is not None]
         return max(0.02, min(times) - time.monotonic()) if times else None
 
     def _reap(self, child: int) -> bool:
@@ -292,8 +323,10 @@ class Keeper:
                 self._code = code if code >= 0 else 128 - code
             elif self._network is not None and pid == self._network.helper:
                 self._on_helper_exit(self._network)
-            elif self._port_broker is not None:
-                self._port_broker.child_ended(pid)
+            else:
+                for broker in (self._port_broker, self._exec_broker):
+                    if broker is not None:
+                        broker.child_ended(pid)
 
     def _on_helper_exit(self, network: Network) -> None:
         self._network = None
@@ -308,10 +341,16 @@ class Keeper:
         }
 
     def _terminate(self) -> None:
-        """Send SIGTERM to every process of the workspace.
+        """Send SIGTERM to every process of the workspace: first to its commands, then to the rest.
 
-        If there is none yet, there is no grace period.
+        The sandbox, and all that runs in it, ends with the IDE. If there is no process yet, there
+        is no grace period.
         """
+        if self._terminate_ide_at is None:
+            self._terminate_ide_at = time.monotonic() + self._terminate_commands()
+        has_commands = self._exec_broker is not None and bool(self._exec_broker.monitors)
+        if has_commands and time.monotonic() < self._terminate_ide_at:
+            return
         signalled = [
             process
             for process, depth in self._tree().items()
@@ -319,18 +358,40 @@ class Keeper:
         ]
         self._kill_at = time.monotonic() + (self._request.grace_seconds if signalled else 0)
 
+    def _terminate_commands(self) -> float:
+        """Send SIGTERM to all commands; return how long to wait for them.
+
+        Their monitors come first, so that they know why a command ends.
+        """
+        monitors, commands = self._monitors_and_commands()
+        signalled = [process for process in (*monitors, *commands) if process.send(signal.SIGTERM)]
+        return self._request.grace_seconds / 2 if signalled else 0
+
     def _kill(self) -> None:
-        self._close_port_broker()
+        """Kill the tree. Monitors get some time to record the end of their commands."""
+        self._close_brokers()
         cgroups.forbid_forks(self._groups)
+        now = time.monotonic()
+        if self._kill_monitors_at is None:
+            self._kill_monitors_at = now + _RECORD_SECONDS
+        monitors = set() if self._exec_broker is None else self._exec_broker.monitors
         tree = self._tree()
         for process in tree:
-            process.send(signal.SIGKILL)
+            is_recording = process.pid in monitors and now < self._kill_monitors_at
+            process.send(signal.SIGTERM if is_recording else signal.SIGKILL)
         if not tree:
             self._kill_helper()
 
-    def _close_port_broker(self) -> None:
-        if self._port_broker is not None:
-            self._port_broker.close()
+    def _monitors_and_commands(self) -> tuple[list[ProcessId], list[ProcessId]]:
+        if self._exec_broker is None:
+            return [], []
+        monitors = [process for pid in self._exec_broker.monitors if (process := ProcessId.of(pid))]
+        return monitors, [process for each in monitors for process in descendants(each.pid)]
+
+    def _close_brokers(self) -> None:
+        for broker in (self._port_broker, self._exec_broker):
+            if broker is not None:
+                broker.close()
 
     def _kill_helper(self) -> None:
         """Kill the network helper, the last child, once the tree is gone."""

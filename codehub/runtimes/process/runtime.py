@@ -21,7 +21,9 @@ from codehub.domain.states import ErrorReason
 from codehub.host.processes import ProcessId, boot_id, processes_with_argument
 from codehub.runtimes.base import ABSENT, RuntimeFailure, RuntimeUnobservable, WorkloadSpec, output_excerpt
 from codehub.runtimes.egress import DEFAULT_EGRESS, Egress
-from codehub.runtimes.process import cgroups, keeper, keeper_request_builder
+from codehub.runtimes.exec_directory import ExecDirectory
+from codehub.runtimes.exec_request import CommandRefused, ExecRequest
+from codehub.runtimes.process import cgroups, exec_broker, keeper, keeper_request_builder
 from codehub.runtimes.process.barrier_detection import find_barriers
 from codehub.runtimes.process.cgroup_caps import find_cgroups
 from codehub.runtimes.process.forkserver_client import FORK_SERVER
@@ -246,6 +248,32 @@ class ProcessRuntime:
         if not removed:
             message = "the container was started again while it was being deleted"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
+
+    async def start_command(self, workspace_id: str, request: ExecRequest) -> None:
+        """Start a command in a running container, at most once for each `exec_id`."""
+        directory = self._directory(workspace_id)
+        try:
+            reader, writer = await asyncio.open_unix_connection(str(directory.exec_broker_socket))
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise CommandRefused(await self._why_no_commands(workspace_id)) from error
+        try:
+            writer.write(request.to_json().encode() + b"\n")
+            report = (await reader.read()).decode()
+        except OSError:  # the keeper has closed the connection
+            report = ""
+        finally:
+            writer.close()
+        if report not in (exec_broker.STARTED, exec_broker.DUPLICATE):
+            raise CommandRefused("the workspace stopped before the command started")
+
+    async def _why_no_commands(self, workspace_id: str) -> str:
+        snapshot = await asyncio.to_thread(self._read_snapshot, workspace_id)
+        if snapshot is None or not snapshot.alive:
+            return "the workspace is not running"
+        return "this workspace was started by an older version: restart it to run commands"
+
+    def command_directory(self, workspace_id: str, exec_id: str) -> ExecDirectory:
+        return ExecDirectory(self._directory(workspace_id).executions / exec_id)
 
     async def upstream(self, workspace_id: str) -> str | None:
         snapshot = await asyncio.to_thread(self._publish_and_read, workspace_id)

@@ -17,7 +17,10 @@ import structlog
 import codehub
 from codehub.domain.images import BUILT_IN
 from codehub.host.processes import processes_of_user
+from codehub.runtimes import exec_client
 from codehub.runtimes.base import RuntimeFailure
+from codehub.runtimes.exec_directory import STDOUT
+from codehub.runtimes.exec_request import ExecRequest
 from codehub.runtimes.process import barrier_detection, tmpfs
 from codehub.runtimes.process.cgroup_caps import NO_CGROUPS
 from codehub.runtimes.process.runtime import ProcessRuntime
@@ -303,6 +306,35 @@ async def main(""",
 )
 
 
+LIFECYCLE_WITH_COMMANDS = LIFECYCLE.replace("asyncio.run(main(", "asyncio.run(run_command(").replace(
+    "async def main(",
+    """
+from codehub.runtimes import exec_client
+from codehub.runtimes.exec_request import ExecRequest
+
+async def run_command(base, insecure):
+    root = Path(base, "data", "runtime")
+    runtime = ProcessRuntime(root, Path(base, "tools"), insecure=insecure, stop_grace=2)
+    await runtime.start(spec(base, "w1"))
+    await until_ready(runtime, "w1")
+    script = sys.stdin.read()
+    await runtime.start_command("w1", ExecRequest("e1", ["/bin/bash", "-c", script]))
+    directory = runtime.command_directory("w1", "e1")
+    await exec_client.wait(directory)
+    ours = directory.read("stdout", 0, 100000)[1] + directory.read("stderr", 0, 100000)[1]
+    ide = await inside((await runtime.upstream("w1")).removeprefix("unix:"), script)
+    print((await runtime.barriers()).isolation.value, ours.decode() == ide)
+    print(ours.decode(), ide, sep="\\n=== IDE ===\\n")
+    await runtime.delete("w1")
+
+async def main(""",
+)
+SHOW_RIGHTS = (
+    "id -u; id -G; pwd; umask; for n in $(ls /proc/self/ns); do readlink /proc/self/ns/$n; done;"
+    "grep -E '^(Cap|NoNewPrivs|Seccomp)' /proc/self/status; cat /proc/self/cgroup; hostname; ls -d /*"
+)
+
+
 def run_as_stranger(
     fixture: RuntimeFixture,
     *arguments: str,
@@ -451,3 +483,27 @@ def test_without_root_and_bwrap_a_start_works_if_that_was_accepted(
     fixture: RuntimeFixture, no_bwrap: Path
 ) -> None:
     assert run_as_stranger(fixture, "insecure").split() == ["none", "ready", "False"]
+
+
+@pytest.mark.parametrize("programs", [(), ("slirp4netns",)], ids=["host's network", "own network"])
+def test_without_root_a_command_has_the_same_isolation_as_the_ide(
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch, programs: tuple[str, ...]
+) -> None:
+    only_programs(fixture, monkeypatch, "bwrap", "setpriv", *programs)
+    shown = run_as_stranger(fixture, script=SHOW_RIGHTS, lifecycle=LIFECYCLE_WITH_COMMANDS)
+    assert shown.startswith("sandbox True"), shown
+
+
+def test_without_isolation_a_command_runs_as_the_ide(fixture: RuntimeFixture, no_bwrap: Path) -> None:
+    shown = run_as_stranger(fixture, "insecure", script=SHOW_RIGHTS, lifecycle=LIFECYCLE_WITH_COMMANDS)
+    assert shown.startswith("none True"), shown
+
+
+async def test_without_bwrap_a_command_has_the_same_user_and_network_as_the_ide(
+    fixture: RuntimeFixture, no_bwrap: Path
+) -> None:
+    await fixture.started("w1")
+    await fixture.runtime.start_command("w1", ExecRequest("e1", ["/bin/bash", "-c", SHOW_RIGHTS]))
+    directory = fixture.runtime.command_directory("w1", "e1")
+    await exec_client.wait(directory)
+    assert directory.read(STDOUT, 0, 1 << 20)[1].decode() == await fixture.inside("w1", SHOW_RIGHTS)

@@ -1,0 +1,124 @@
+"""Client of a command's monitor, and reader of its output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+from codehub.runtimes.exec_directory import CONTROL_SOCKET, ExecDirectory, ExecState
+
+_READ_BYTES = 256 << 10
+_CONTROL_SECONDS = 30.0
+
+
+class ControlFailed(Exception):  # noqa: N818 - a fact, not a fault
+    """The monitor refused a request, or the command has ended."""
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    directory: ExecDirectory,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect to the control socket, by a short path: that of a socket is limited."""
+    try:
+        within = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise ControlFailed("there is no such command") from error
+    try:
+        opened = await asyncio.open_unix_connection(f"/proc/self/fd/{within}/{CONTROL_SOCKET}")
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise ControlFailed("the command has ended") from error
+    finally:
+        os.close(within)
+    reader, writer = opened
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def control(directory: ExecDirectory, op: str, **arguments: object) -> None:
+    """Perform an op of the monitor; raise ControlFailed if it refuses."""
+    async with connect(directory) as (reader, writer):
+        writer.write(_line(op, arguments))
+        await _answer(reader)
+
+
+async def send_input(directory: ExecDirectory, chunks: AsyncIterator[bytes], *, close: bool = False) -> None:
+    """Send input to a command, as fast as it takes it.
+
+    Raises ControlFailed if the command closes its input or ends before it has taken everything.
+    """
+    async with connect(directory) as (reader, writer):
+        try:
+            writer.write(_line("stdin", {"close": close}))
+            async for chunk in chunks:
+                writer.write(chunk)
+                await writer.drain()
+            writer.write_eof()
+        except (OSError, RuntimeError):  # the monitor has closed the connection
+            pass  # its answer, if there is one, has the cause
+        await _answer(reader, within=None)
+
+
+async def follow(directory: ExecDirectory, stream: str, offset: int = 0) -> AsyncIterator[tuple[int, bytes]]:
+    """Yield output from an offset, with the offset of each piece, until the command has ended.
+
+    A piece that starts later than the one before ended shows a gap: its bytes are no longer kept.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            changes, writer = await stack.enter_async_context(connect(directory))
+            writer.write(_line("watch", {}))
+        except ControlFailed:
+            changes = None
+        is_last = changes is None
+        while True:
+            found, data = await asyncio.to_thread(directory.read, stream, offset, _READ_BYTES)
+            if data:
+                yield found, data
+                offset = found + len(data)
+            elif is_last:
+                return
+            else:
+                assert changes is not None
+                is_last = not await _changed(changes)
+
+
+async def _changed(changes: asyncio.StreamReader) -> bool:
+    """Wait for a change. Return False if the command has ended."""
+    try:
+        return bool(await changes.read(_READ_BYTES))
+    except OSError:
+        return False
+
+
+async def wait(directory: ExecDirectory) -> None:
+    """Wait until the command has ended."""
+    try:
+        async with connect(directory) as (changes, writer):
+            writer.write(_line("watch", {}))
+            while await _changed(changes):
+                record = await asyncio.to_thread(directory.read_record)
+                if record is None or record.state is not ExecState.RUNNING:
+                    return
+    except ControlFailed:
+        return
+
+
+def _line(op: str, arguments: dict[str, Any]) -> bytes:
+    return json.dumps({"op": op, **arguments}).encode() + b"\n"
+
+
+async def _answer(reader: asyncio.StreamReader, within: float | None = _CONTROL_SECONDS) -> None:
+    try:
+        line = await asyncio.wait_for(reader.readline(), within)
+        error = json.loads(line).get("error") if line else "the command has ended"
+    except (TimeoutError, OSError, ValueError) as problem:
+        raise ControlFailed(f"the command's monitor does not answer: {problem!r}") from problem
+    if error:
+        raise ControlFailed(error)
