@@ -14,6 +14,7 @@ import pytest
 from codehub.gateway.full_sockets import FullSockets
 from codehub.gateway.port_connect import connect_through
 from codehub.host.processes import descendants
+from codehub.runtimes.exec_request import CommandRefused, ExecRequest
 from tests.integration.runtimes.conftest import RuntimeFixture, only_programs
 from tests.integration.runtimes.network_peers import from_inside, listening, open_files
 from tests.integration.runtimes.test_process_reduced_isolation import LIFECYCLE, run_as_stranger
@@ -154,7 +155,10 @@ async def test_sockets_of_an_older_codehub_are_adopted_and_then_removed(
     directory = fixture.directory("w1")
     older = directory.socket.rename(directory.path / "ide.sock")
     directory.port_broker_socket.rename(directory.path / "ports.sock")
+    directory.exec_broker_socket.unlink()
     directory.port_broker_socket.parent.rmdir()
+    with pytest.raises(CommandRefused, match="older version"):
+        await fixture.runtime.start_command("w1", ExecRequest("e1", ["true"]))
     assert (await fixture.runtime.status("w1")).upstream == f"unix:{directory.socket}"
     assert older.exists(), "the gateway may still use it"
     await fixture.until("w1", lambda fact: fact.ready)
