@@ -371,7 +371,9 @@ class ClientConnection(BufferedInput):
         taken = self._relay_data(data)
         if taken < len(data) and self._state != CLOSING:
             self._buffer, self._buffer_start = data, taken
-            if self._state != BUSY:
+            if self._state == BUSY:
+                self._hold_for_buffer(self._buffered > MAX_HEAD)
+            else:
                 self._share.costly += 1
                 self._wait_for_turn()
 

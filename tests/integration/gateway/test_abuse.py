@@ -11,8 +11,12 @@ from codehub.gateway.address_limits import LOOPBACK_SHARES
 from codehub.gateway.http1.request_head import MAX_HEAD
 from codehub.gateway.trusted_proxies import TrustedProxies
 from tests.integration.gateway import issuing
-from tests.integration.gateway.harness import NEVER, Client, World, header, status, world
+from tests.integration.gateway.harness import NEVER, Client, Upstream, World, header, status, world
 from tests.waiting import until
+
+BODY = "a body"
+READ = 256 << 10
+"""Bytes that uvloop reads at a time."""
 
 
 @pytest.mark.parametrize(
@@ -164,3 +168,24 @@ async def test_a_trusted_proxy_may_open_any_number_of_connections() -> None:
             client = await open_from(made, "127.0.0.2")
             client.send(made.request())
             assert status((await client.response())[0]) == 200
+
+
+async def test_pipelined_requests_with_bodies_do_not_pile_up(origin_mode: World) -> None:
+    async def drop_body(
+        upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        while True:
+            await upstream.read_head(reader)
+            await reader.readexactly(len(BODY))
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    origin_mode.ide.script = drop_body
+    client = await origin_mode.connect()
+    one = origin_mode.request("/", "POST", more=f"Content-Length: {len(BODY)}\r\n") + BODY
+    client.send(one * ((8 << 20) // len(one)))
+    most = 0
+    for _ in range(100):
+        assert status((await client.response())[0]) == 200
+        most = max(most, *(len(each._buffer) for each in origin_mode.connections))
+    assert most <= MAX_HEAD + 2 * READ
+    client.close()
