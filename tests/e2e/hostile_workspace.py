@@ -1,47 +1,53 @@
 """The program of a hostile workspace.
 
-It uses only the standard library, because it runs as `python3 -c`.
+It uses only the standard library, because it runs as `python3 -c`. The test passes the responses.
 
 It answers with floods, writes endless output, and fills its /tmp repeatedly.
 """
 
+import ast
+import base64
 import contextlib
 import os
 import pathlib
 import socketserver
 import sys
 import threading
+import zlib
 
 BLOB = 64 << 10
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
-FLOODS = {
-    b"/tiny-chunks": (CHUNKED, b"1\r\nx\r\n" * (BLOB // 6)),
-    b"/empty-frames": (SWITCH, b"\x82\x00" * (BLOB // 2)),
-}
+PAGE = b"HTTP/1.1 200 OK\r\nContent-Length: 22\r\n\r\n<title>hostile</title>"
+
+Responses = dict[bytes, tuple[bytes, bytes]]
+"""By path, what is sent once, and what is then repeated without end."""
+
+
+def pack(responses: Responses) -> str:
+    """Return the responses as a short argument of this program."""
+    return base64.b64encode(zlib.compress(repr(responses).encode())).decode()
 
 
 class RequestHandler(socketserver.StreamRequestHandler):
+    responses: Responses
+
     def handle(self) -> None:
-        path = self.rfile.readline().split(b" ")[1]
-        while self.rfile.readline() not in (b"\r\n", b""):
-            pass
-        if path in FLOODS:
-            head, repeated = FLOODS[path]
-            self.wfile.write(head)
-            while True:
-                self.wfile.write(repeated)
-        elif path == b"/sink":
-            self.wfile.write(SWITCH)
-            while self.rfile.read(BLOB):
+        while line := self.rfile.readline():
+            method, path, *_ = line.split(b" ")
+            while self.rfile.readline() not in (b"\r\n", b""):
                 pass
-        else:
-            page = b"<title>hostile</title>"
-            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(page), page))
+            once, repeated = self.responses.get(path, (PAGE, b""))
+            if method == b"GET":
+                self.wfile.write(once)
+                while repeated:
+                    self.wfile.write(repeated)
+            if method != b"GET" or path == b"/frames":
+                while self.rfile.read(BLOB):
+                    pass
 
 
 class Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
+    request_queue_size = 128
 
     def handle_error(self, *_: object) -> None:
         """Ignore clients that disconnect."""
@@ -61,11 +67,12 @@ def fill_tmp_repeatedly() -> None:
         path.unlink()
 
 
-def main(path: str) -> None:
+def main(path: str, packed: str) -> None:
+    RequestHandler.responses = ast.literal_eval(zlib.decompress(base64.b64decode(packed)).decode())
     for work in (write_endless_output, fill_tmp_repeatedly):
         threading.Thread(target=work, daemon=True).start()
     Server(path, RequestHandler).serve_forever()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[3])

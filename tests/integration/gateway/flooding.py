@@ -43,20 +43,24 @@ START = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n"
 LONG_HEAD = START + b"Set-Cookie: a=%b; Path=/; HttpOnly; Secure\r\n" % (b"b" * 100) * 32 + b"\r\n"
 MANY_FIELDS = START + b"te:\r\n" * 12_000 + b"\r\n"
 INTERIM_HEADS = (b"HTTP/1.1 103 Early Hints\r\n" + b"te:\r\n" * 250 + b"\r\n") * 15 + ANSWER
-COMPLETE = (ANSWER, LONG_HEAD, MANY_FIELDS, INTERIM_HEADS)
-"""Responses that another request may follow."""
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
 BY_PATH = {
-    b"/long-heads": LONG_HEAD,
-    b"/many-fields": MANY_FIELDS,
-    b"/interim-heads": INTERIM_HEADS,
-    b"/tiny-chunks": CHUNKED + TINY_CHUNKS,
-    b"/large-chunks": CHUNKED + LARGE_CHUNKS,
-    b"/empty-frames": SWITCH + EMPTY_FRAMES,
-    b"/large-frames": SWITCH + LARGE_FRAME,
-    b"/frames": SWITCH,
+    b"/long-heads": (LONG_HEAD, b""),
+    b"/many-fields": (MANY_FIELDS, b""),
+    b"/interim-heads": (INTERIM_HEADS, b""),
+    b"/tiny-chunks": (CHUNKED, TINY_CHUNKS),
+    b"/large-chunks": (CHUNKED, LARGE_CHUNKS),
+    b"/empty-frames": (SWITCH, EMPTY_FRAMES),
+    b"/large-frames": (SWITCH, LARGE_FRAME),
+    b"/frames": (SWITCH, b""),
 }
+"""By path, what a workspace sends once, and what it then repeats without end.
+
+A client may send another request after a response that does not repeat anything.
+"""
+RECONNECT_AFTER = 1.0
+RENEW_AFTER = 30.0
 
 
 class Sender(asyncio.Protocol):
@@ -66,6 +70,7 @@ class Sender(asyncio.Protocol):
         self._first = first
         self._again = again
         self._is_writable = True
+        self.lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -81,12 +86,31 @@ class Sender(asyncio.Protocol):
         if self._is_writable and not self.transport.is_closing():
             self._send(self._again)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
+
     def pause_writing(self) -> None:
         self._is_writable = False
 
     def resume_writing(self) -> None:
         self._is_writable = True
         self._send_again()
+
+
+class FloodingClient(Sender):
+    """Client that counts connections and refusals."""
+
+    def __init__(self, first: bytes, again: bytes, report: "Report") -> None:
+        super().__init__(first, again)
+        self._report = report
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._report.connected += 1
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if data.startswith(b"HTTP/1.1 429 "):
+            self._report.refused += 1
 
 
 class RecordSender(Sender):
@@ -138,13 +162,8 @@ class FloodingWorkspace(Sender):
             return
         method, path, *_ = data.split(b" ", 2)
         if method == b"GET":
-            answer = BY_PATH.get(path, ANSWER)
-            head, _, self._again = answer.partition(b"\r\n\r\n")
-            if answer in COMPLETE:
-                self._again = b""
-                self.transport.write(answer)
-            else:
-                self._send(head + b"\r\n\r\n")
+            once, self._again = BY_PATH.get(path, (ANSWER, b""))
+            self._send(once)
         self._drops_input = method != b"GET" or path == b"/frames"
 
 
@@ -160,33 +179,67 @@ class Flood:
     source: str = "127.0.0.2"
     """Not the address of the clients that the flood must not delay."""
     tls: bool = False
+    reads: bool = True
 
 
-async def _flood(flood: Flood) -> None:
+@dataclass
+class Report:
+    """What the connections of a flood met so far."""
+
+    connected: int = 0
+    refused: int = 0
+    """Data that began with a 429: for clients that send nothing, refused connections."""
+
+
+_tasks: set[asyncio.Task[None]] = set()
+"""The event loop keeps only weak references to tasks."""
+
+
+async def _flood(flood: Flood, report: Report) -> None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     first = flood.first.encode()
     again = first * 100 if flood.again == "first" else REPEATED.get(flood.again, b"")
+    loop = asyncio.get_running_loop()
+
+    async def connect() -> Sender:
+        _, client = await loop.create_connection(
+            lambda: FloodingClient(first, again, report), "127.0.0.1", flood.port,
+            local_addr=(flood.source, 0), ssl=context if flood.tls else None,
+        )  # fmt: skip
+        if not flood.reads:
+            client.transport.pause_reading()
+        return client
+
+    async def keep_connected(client: Sender) -> None:
+        """Connect again when a connection ends. One that reads nothing does not notice, so renew it."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(client.lost.wait(), None if flood.reads else RENEW_AFTER)
+            client.transport.abort()
+            await asyncio.sleep(RECONNECT_AFTER)
+            with contextlib.suppress(OSError):
+                client = await connect()
+
     for _ in range(flood.count):
         if flood.again == "records":
-            _, sender = await asyncio.get_running_loop().create_connection(
+            _, sender = await loop.create_connection(
                 lambda: RecordSender(first, context), "127.0.0.1", flood.port, local_addr=(flood.source, 0)
             )
             await sender.shaken
-            continue
-        await asyncio.get_running_loop().create_connection(
-            lambda: Sender(first, again), "127.0.0.1", flood.port, local_addr=(flood.source, 0),
-            ssl=context if flood.tls else None,
-        )  # fmt: skip
+        else:
+            _tasks.add(loop.create_task(keep_connected(await connect())))
 
 
 async def _main(role: str, options: str) -> None:
+    report = Report()
     if role == "flood":
-        await _flood(Flood(**json.loads(options)))
+        await _flood(Flood(**json.loads(options)), report)
     else:
         await asyncio.get_running_loop().create_unix_server(FloodingWorkspace, options)
     print("ready", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    print(json.dumps(asdict(report)), flush=True)
 
 
 @contextlib.asynccontextmanager
