@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from codehub.domain.ids import is_label_id
+from codehub.domain.ids import is_label_id, is_path_id
 from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
@@ -251,6 +251,7 @@ class ProcessRuntime:
 
     async def start_command(self, workspace_id: str, request: ExecRequest) -> None:
         """Start a command in a running container, at most once for each `exec_id`."""
+        self.command_directory(workspace_id, request.exec_id)  # refuses an id that is no file name
         directory = self._directory(workspace_id)
         try:
             reader, writer = await asyncio.open_unix_connection(str(directory.exec_broker_socket))
@@ -273,6 +274,8 @@ class ProcessRuntime:
         return "this workspace was started by an older version: restart it to run commands"
 
     def command_directory(self, workspace_id: str, exec_id: str) -> ExecDirectory:
+        if not is_path_id(exec_id):
+            raise ValueError(f"{exec_id!r} is not the id of a command")
         return ExecDirectory(self._directory(workspace_id).executions / exec_id)
 
     async def upstream(self, workspace_id: str) -> str | None:

@@ -261,3 +261,9 @@ async def test_a_background_process_keeps_writing_after_its_command(fixture: Run
         "its monitor to end",
         lambda alive: not alive,
     )
+
+
+@pytest.mark.parametrize("exec_id", ["", "..", "../w2", "a/b", "a\0b"])
+async def test_the_id_of_a_command_names_no_other_directory(fixture: RuntimeFixture, exec_id: str) -> None:
+    with pytest.raises(ValueError, match="not the id of a command"):
+        await fixture.runtime.start_command("w1", ExecRequest(exec_id, ["true"]))
