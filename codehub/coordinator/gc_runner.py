@@ -109,7 +109,9 @@ class GcRunner:
         now += timedelta(seconds=asyncio.get_running_loop().time() - began)
         found = select_archives_to_remove(listing.archives, holders, seen, self._rules, now)
         cleared = select_leftovers_to_remove(listing.leftovers, holders, seen, self._rules, now)
-        living = {name for name, holder in holders.items() if holder.purged_at is None or holder.left_alone}
+        living = {
+            name for name, holder in holders.items() if holder.purged_at is None or holder.of_other_backend
+        }
         strays = {name: seen.get(CONTAINER + name, now) for name in listing.containers if name not in living}
         due = [name for name, at in strays.items() if now - at >= self._rules.orphan_grace]
         at_once = {name for name, holder in holders.items() if holder.skips_grace}

@@ -25,7 +25,7 @@ async def archive_holders(
     """Return the archives that each workspace, or one of them, protects."""
     c, a = workspaces.c, archives.c
     kept_query = select(a.workspace_id, a.archive_key).where(a.kept_until > now)
-    left_alone = (~_uses(own)).label("left_alone")
+    of_other_backend = (~_uses(own)).label("of_other_backend")
     query = select(
         c.id,
         c.archive_key,
@@ -33,7 +33,7 @@ async def archive_holders(
         c.phase,
         c.deleted_at,
         c.purged_at,
-        left_alone,
+        of_other_backend,
         c.grace_waived_at,
     )
     if workspace_id is not None:
@@ -53,7 +53,7 @@ async def archive_holders(
             deleted_at=row.deleted_at,
             purged_at=row.purged_at,
             kept=frozenset(kept.get(row.id, ())),
-            left_alone=row.left_alone,
+            of_other_backend=row.of_other_backend,
             grace_waived=row.grace_waived_at is not None,
         )
         for row in rows

@@ -36,7 +36,7 @@ class ArchiveHolder:
     purged_at: datetime | None
     kept: frozenset[str]
     """Archive keys that a recovery left behind and that are still in their grace period."""
-    left_alone: bool = False
+    of_other_backend: bool = False
     """Whether the workspace is of another backend than this coordinator."""
     grace_waived: bool = False
     """Whether its owner or an admin deleted it without a grace period."""
@@ -72,7 +72,7 @@ def protection(stored: StoredArchive, holder: ArchiveHolder | None, present: Col
     """
     if holder is None:
         return None
-    if holder.left_alone:
+    if holder.of_other_backend:
         return "its workspace is of another backend"
     if holder.purged_at is not None:
         return None

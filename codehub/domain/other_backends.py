@@ -39,7 +39,7 @@ def why_left_alone(workspace: Workspace, own: Backends) -> str | None:
     return None
 
 
-def left_alone(workspace: Workspace, sentence: str, now: datetime) -> Workspace:
+def explain_left_alone(workspace: Workspace, sentence: str, now: datetime) -> Workspace:
     """Return the workspace with only the message changed that explains why it is left alone."""
     conditions, name = dict(workspace.conditions), ConditionName.HEALTHY
     conditions[name] = updated_condition(

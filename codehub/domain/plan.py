@@ -24,7 +24,7 @@ from codehub.domain.error_policy import STABLE_AFTER, Failure, is_terminal, wait
 from codehub.domain.judge import level_of
 from codehub.domain.observation import ContainerFact, Observation, Unknown, VolumeFact
 from codehub.domain.observed_conditions import VANISHED, apply_observation, volume_generation
-from codehub.domain.other_backends import left_alone, why_left_alone
+from codehub.domain.other_backends import explain_left_alone, why_left_alone
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
 from codehub.domain.timeline_text import BEGUN
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
@@ -34,7 +34,7 @@ def plan(workspace: Workspace, observation: Observation, context: Context) -> De
     """Decide what to do about this workspace now, with a sentence that says why."""
     other_backend = why_left_alone(workspace, context.rules.backends)
     if other_backend is not None:
-        unchanged = left_alone(workspace, other_backend, context.now)
+        unchanged = explain_left_alone(workspace, other_backend, context.now)
         return with_phase(Decision(other_backend, unchanged), context.now)
     seen = apply_observation(workspace, observation, context.now)
     if seen.operation is not Operation.NONE:

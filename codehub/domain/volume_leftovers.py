@@ -62,7 +62,7 @@ def _grace(item: Leftover, holders: Mapping[str, ArchiveHolder], rules: GcRules)
     holder = holders.get(item.workspace_id)
     if holder is None:
         return max(rules.retention, rules.orphan_grace)
-    if holder.left_alone:
+    if holder.of_other_backend:
         return None
     if holder.purged_at is not None:
         return timedelta(0) if holder.skips_grace else rules.orphan_grace

@@ -43,8 +43,8 @@ def test_an_older_archive_that_was_replaced_is_not_protected() -> None:
         (replace(LIVING, deleted_at=NOW, phase=Phase.DELETING), "grace period"),
         (replace(LIVING, kept=frozenset({ITEM.key})), "left it behind"),
         (replace(LIVING, archive_key=KEYS[1]), "newer"),
-        (replace(LIVING, left_alone=True), "another backend"),
-        (replace(LIVING, left_alone=True, deleted_at=NOW, purged_at=NOW), "another backend"),
+        (replace(LIVING, of_other_backend=True), "another backend"),
+        (replace(LIVING, of_other_backend=True, deleted_at=NOW, purged_at=NOW), "another backend"),
     ],
 )
 def test_each_protection_alone(holder: ArchiveHolder, reason: str) -> None:

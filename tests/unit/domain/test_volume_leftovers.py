@@ -15,7 +15,7 @@ LIVING = ArchiveHolder(KEY, None, Phase.STANDBY, None, None, frozenset())
 TRASH = replace(LIVING, phase=Phase.DELETED, deleted_at=NOW)
 PURGED = replace(TRASH, purged_at=NOW)
 ERROR = replace(LIVING, phase=Phase.ERROR)
-LEFT_ALONE = replace(PURGED, left_alone=True)
+LEFT_ALONE = replace(PURGED, of_other_backend=True)
 SECOND = timedelta(seconds=1)
 HOURS, DAYS, NEVER = RULES.orphan_grace, RULES.retention, None
 
