@@ -1,11 +1,13 @@
 """Tables. Their constraints reject states that the contracts forbid."""
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
     DateTime,
+    Float,
     ForeignKey,
     Identity,
     Index,
@@ -92,7 +94,9 @@ users = Table(
     Column("role", Text, nullable=False),
     Column("created_at", Time, nullable=False, server_default=func.now()),
     Column("deleted_at", Time),
+    Column("service", Boolean, nullable=False, server_default=text("false")),
     _one_of("role", Role),
+    CheckConstraint("NOT service OR role = 'user'", name="service_is_no_admin"),
     CheckConstraint("username = lower(username) AND username <> ''", name="username_lower"),
     Index("uq_users_username", "username", unique=True, postgresql_where=text("deleted_at IS NULL")),
 )
@@ -104,6 +108,26 @@ sessions = Table(
     Column("user_id", Text, ForeignKey("users.id"), nullable=False, index=True),
     Column("created_at", Time, nullable=False, server_default=func.now()),
     Column("expires_at", Time, nullable=False, index=True),
+    Column("password_at", Time, nullable=False, server_default=func.now()),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("user_id", Text, ForeignKey("users.id"), nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("token_hash", LargeBinary, nullable=False, unique=True),
+    Column("prefix", Text, nullable=False),
+    Column("scopes", ARRAY(Text), nullable=False),
+    Column("workspaces", ARRAY(Text)),
+    Column("created_at", Time, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("expires_at", Time),
+    Column("last_used_at", Time),
+    CheckConstraint(
+        "cardinality(scopes) > 0 AND scopes <@ ARRAY['read', 'manage', 'use', 'admin']", name="scopes_known"
+    ),
 )
 
 login_failures = Table(
@@ -136,6 +160,8 @@ workspaces = Table(
     Column("grace_waived_at", Time),
     Column("keep_until", Time),
     Column("last_access_at", Time, nullable=False),
+    Column("person_access_at", Time),
+    Column("holds_changed_at", Time),
     Column("request", Json),
     Column("conditions", Json, nullable=False),
     Column("observed_at", Time),
@@ -212,6 +238,60 @@ archives = Table(
     Column("created_at", Time, nullable=False),
     Column("kept_until", Time),
     Column("removed_at", Time),
+)
+
+execs = Table(
+    "execs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("workspace_id", Text, ForeignKey("workspaces.id"), nullable=False),
+    Column("container_op_id", Text),
+    Column("actor_id", Text, nullable=False),
+    Column("actor_name", Text, nullable=False),
+    Column("by_token", Boolean, nullable=False),
+    Column("command", Json, nullable=False),
+    Column("cwd", Text, nullable=False),
+    Column("tty", Boolean, nullable=False),
+    Column("timeout_seconds", Float),
+    Column("key", Text),
+    Column("body_hash", LargeBinary),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("exit_code", Integer),
+    Column("created_at", Time, nullable=False),
+    Column("started_at", Time),
+    Column("ended_at", Time),
+    Column("seen_at", Time, nullable=False),
+    Column("stdout_bytes", BigInteger, nullable=False, server_default=text("0")),
+    Column("stderr_bytes", BigInteger, nullable=False, server_default=text("0")),
+    Column("dropped_bytes", BigInteger, nullable=False, server_default=text("0")),
+    Column("output_removed", Boolean, nullable=False, server_default=text("false")),
+    CheckConstraint("state IN ('starting', 'running', 'exited', 'killed', 'lost')", name="state_known"),
+    CheckConstraint("(key IS NULL) = (body_hash IS NULL)", name="key_has_body_hash"),
+    Index("ix_execs_workspace", "workspace_id", "id"),
+    Index("ix_execs_alive", "workspace_id", postgresql_where=text("state IN ('starting', 'running')")),
+    Index("ix_execs_ended", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
+    Index(
+        "uq_execs_key",
+        "workspace_id",
+        "actor_id",
+        "key",
+        unique=True,
+        postgresql_where=text("key IS NOT NULL"),
+    ),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("workspace_id", Text, ForeignKey("workspaces.id"), nullable=False),
+    Column("actor_id", Text, nullable=False),
+    Column("actor_name", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("created_at", Time, nullable=False),
+    Column("expires_at", Time, nullable=False, index=True),
+    Index("ix_leases_workspace", "workspace_id", "expires_at"),
 )
 
 home_sizes = Table(

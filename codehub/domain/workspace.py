@@ -51,6 +51,11 @@ class Workspace:
     """When a deletion without an archive and without a grace period was requested (ADR 0025)."""
     keep_until: datetime | None
     last_access_at: datetime
+    """The last use, by a person or a program."""
+    person_access_at: datetime | None
+    """The last use by a person. None in rows that an older CodeHub wrote: then it is the last use."""
+    holds_changed_at: datetime | None
+    """When a command or lease that keeps it awake last began or ended."""
     request: PendingRequest | None
     conditions: Conditions
     observed_at: datetime | None

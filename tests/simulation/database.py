@@ -104,7 +104,7 @@ class Database:
             image_ref="code-server", instance_backend="process", storage_backend="local-dir",
             home_store_key=home_store_key(workspace_id), standby_ttl_seconds=None, archive_ttl_seconds=None,
             desired_state=desired, deleted_at=None, purged_at=None, grace_waived_at=None,
-            keep_until=None, last_access_at=now,
+            keep_until=None, last_access_at=now, person_access_at=None, holds_changed_at=None,
             request=None, conditions=initial_conditions(now), observed_at=None, phase=Phase.PENDING,
             phase_changed_at=now, operation=Operation.NONE, op_id=None, op_started_at=None, progress=None,
             progress_at=None, archive_op_id=None, archive_key=None, upstream=None, error_count=0,

@@ -17,20 +17,24 @@ from codehub.database.tables import (
     archives,
     audit_log,
     counted_failures,
+    execs,
     gateways,
     gc_orphans,
     health_checks,
     home_sizes,
+    leases,
     login_failures,
     metadata,
     sessions,
     timeline,
+    tokens,
     users,
 )
 from tests.integration.database.conftest import create
 from tests.waiting import PATIENCE
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER_TABLES = (audit_log, counted_failures, execs, gateways, health_checks, home_sizes, leases, tokens)
 CATALOG = {
     "columns": "SELECT table_name || '.' || column_name, data_type || ' ' || is_nullable || ' '"
     " || coalesce(column_default, '-') || ' ' || is_identity FROM information_schema.columns"
@@ -79,7 +83,7 @@ async def rows_of(url: str) -> dict[str, list[Mapping[str, Any]]]:
         found = {
             table.name: (await conn.execute(select(table))).mappings().all()
             for table in metadata.sorted_tables
-            if table not in (audit_log, counted_failures, gateways, health_checks, home_sizes)
+            if table not in LATER_TABLES
         }
     await engine.dispose()
     return {name: [_without_version(row) for row in rows] for name, rows in found.items()}

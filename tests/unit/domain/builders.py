@@ -90,6 +90,8 @@ _ORDINARY: dict[str, Any] = {
     "grace_waived_at": None,
     "keep_until": None,
     "last_access_at": EARLIER,
+    "person_access_at": None,
+    "holds_changed_at": None,
     "request": None,
     "conditions": conditions(),
     "observed_at": EARLIER,
