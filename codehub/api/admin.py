@@ -7,11 +7,11 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from codehub import health_endpoints
-from codehub.api.fields import SearchText
 from codehub.api.permissions import Admin
 from codehub.api.services import Shared
 from codehub.api.views import WorkspacePage, WorkspaceSummary, summary
 from codehub.api.workspaces import Limit, Offset, workspace_page
+from codehub.asgi.fields import SearchText
 from codehub.database import gate, workspace_queries
 from codehub.database.workspace_queries import LeaderStatus, WorkspaceFilter
 from codehub.domain.health_checks import CheckName

@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from codehub.api import (
     admin,
     audit,
-    errors,
     events,
     health,
     images,
@@ -25,15 +24,16 @@ from codehub.api import (
 )
 from codehub.api.body_limit import BodyLimitMiddleware
 from codehub.api.call_admission import CallAdmissionMiddleware
-from codehub.api.csrf import CsrfMiddleware
 from codehub.api.dashboard_files import Dashboard
-from codehub.api.internal_key import InternalKeyMiddleware
 from codehub.api.metrics import ApiMetrics, MetricsMiddleware
 from codehub.api.open_streams import OpenStreams
-from codehub.api.security_headers import SecurityHeadersMiddleware
 from codehub.api.services import Config, Services
 from codehub.api.sign_in_limit import SignInLimit
 from codehub.api.stream_revocation import SessionRevocations
+from codehub.asgi import errors
+from codehub.asgi.csrf import CsrfMiddleware
+from codehub.asgi.internal_key import InternalKeyMiddleware
+from codehub.asgi.security_headers import SecurityHeadersMiddleware
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_networks import KnownNetworks
 from codehub.concurrency_limits import ConcurrencyLimit

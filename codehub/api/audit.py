@@ -8,10 +8,10 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, Field
 from sqlalchemy import Row
 
-from codehub.api.fields import ShortText
 from codehub.api.permissions import Admin
 from codehub.api.services import Shared
 from codehub.api.workspaces import Limit
+from codehub.asgi.fields import ShortText
 from codehub.database import audit
 from codehub.domain.audit import Action, ActorKind, Outcome
 from codehub.domain.ids import is_ulid

@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from codehub.api.call_admission import admitted_session
-from codehub.api.errors import envelope
+from codehub.asgi.errors import envelope
 
 MAX_BODY: Final = 256 << 10
 MAX_SIGN_IN: Final = 16 << 10

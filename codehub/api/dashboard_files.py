@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from codehub.api.errors import envelope
+from codehub.asgi.errors import envelope
 
 IMMUTABLE: Final = "public, max-age=31536000, immutable"
 REVALIDATE: Final = "no-cache"

@@ -9,12 +9,12 @@ import structlog
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from codehub.api.errors import problem_response
 from codehub.api.event_source import HEADERS, REPLACED, EventSource
 from codehub.api.metrics import ApiMetrics
 from codehub.api.permissions import Caller
 from codehub.api.services import Services, Shared
-from codehub.api.uvicorn_protocol import transport_of
+from codehub.asgi.errors import problem_response
+from codehub.asgi.uvicorn_protocol import transport_of
 from codehub.bus.events import Feed
 from codehub.database.sessions import Session
 from codehub.domain.problems import TooManyRequests

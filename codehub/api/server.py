@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from codehub import health_endpoints, internal_http
 from codehub.api.app import create_app
-from codehub.api.uvicorn_protocol import ApiProtocol
+from codehub.asgi.uvicorn_protocol import ApiProtocol
 from codehub.settings import Settings
 
 SHUTDOWN_SECONDS: Final = 5

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from codehub.api.call_admission import client_address
-from codehub.api.fields import RequestBody, Secret, ShortText
 from codehub.api.permissions import Caller, CallerActor
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import UserView
+from codehub.asgi.fields import RequestBody, Secret, ShortText
 from codehub.database import accounts, gate, sessions
 from codehub.database.archive_usage import archive_bytes
 

@@ -5,11 +5,11 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from codehub.api.fields import RequestBody, Secret, ShortText
 from codehub.api.permissions import Admin, CallerActor, UserId
 from codehub.api.services import Now, Shared
 from codehub.api.views import AccountView, ListedAccountView
 from codehub.api.workspaces import Limit, Offset
+from codehub.asgi.fields import RequestBody, Secret, ShortText
 from codehub.database import accounts
 from codehub.database.archive_usage import archive_bytes
 from codehub.domain.states import Role

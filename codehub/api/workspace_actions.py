@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from codehub.api.fields import RequestBody
 from codehub.api.permissions import (
     Caller,
     CallerActor,
@@ -19,6 +18,7 @@ from codehub.api.permissions import (
 from codehub.api.services import Now, Shared
 from codehub.api.views import WorkspaceView
 from codehub.api.workspaces import updated_view
+from codehub.asgi.fields import RequestBody
 from codehub.database import accounts, audit, gate, workspace_queries
 from codehub.domain.audit import Action
 from codehub.domain.problems import InvalidState, ValidationFailed

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.api.fields import Description, Memo, Name, RequestBody, SearchText
 from codehub.api.permissions import (
     Caller,
     CallerActor,
@@ -19,6 +18,7 @@ from codehub.api.permissions import (
 )
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import WorkspacePage, WorkspaceView, detailed_view, summary
+from codehub.asgi.fields import Description, Memo, Name, RequestBody, SearchText
 from codehub.database import accounts, audit, gate, workspace_queries
 from codehub.database.audit import AuditedTransaction
 from codehub.database.engine import set_statement_timeout

@@ -15,9 +15,10 @@ import psutil
 import pytest
 from sqlalchemy import insert, update
 
-from codehub.api import event_source, events, open_streams, uvicorn_protocol
+from codehub.api import event_source, events, open_streams
 from codehub.api.event_source import EventSource
 from codehub.api.server import ApiProtocol
+from codehub.asgi import uvicorn_protocol
 from codehub.bus.events import Feed, publish, resync_message
 from codehub.clock import utc_now
 from codehub.database import sessions

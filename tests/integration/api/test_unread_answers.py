@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 from starlette.types import Message
 
-from codehub.api import uvicorn_protocol
 from codehub.api.app import CALLS_AT_ONCE
 from codehub.api.services import Services
-from codehub.api.uvicorn_protocol import ApiProtocol
+from codehub.asgi import uvicorn_protocol
+from codehub.asgi.uvicorn_protocol import ApiProtocol
 from codehub.domain.states import Role
 from tests.integration.api.conftest import Api
 from tests.integration.api.test_event_memory import another_session, insert_many_workspaces

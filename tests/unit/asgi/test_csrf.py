@@ -2,7 +2,7 @@
 
 import pytest
 
-from codehub.api.csrf import is_cross_site, origin_of
+from codehub.asgi.csrf import is_cross_site, origin_of
 
 OWN = "https://codehub.example.com"
 

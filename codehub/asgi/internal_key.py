@@ -5,7 +5,7 @@ import secrets
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from codehub.api.errors import envelope
+from codehub.asgi.errors import envelope
 from codehub.domain.internal_key_header import INTERNAL_KEY
 
 _OPEN_PATH = "/healthz"

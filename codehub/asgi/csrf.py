@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from codehub.api.errors import envelope
+from codehub.asgi.errors import envelope
 
 UNSAFE_METHODS = frozenset({"POST", "PATCH", "PUT", "DELETE"})
 OWN_SITE_VALUES = frozenset({"same-origin", "none"})

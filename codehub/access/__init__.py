@@ -1,0 +1,1 @@
+"""Commands, files and logs of running workspaces, for people and programs."""

@@ -1,0 +1,1 @@
+"""Middleware and error responses that the HTTP services share."""
