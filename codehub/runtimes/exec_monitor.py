@@ -174,7 +174,7 @@ class ExecMonitor:
         within = os.open(self._directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._listener.bind(f"/proc/self/fd/{within}/{CONTROL_SOCKET}")
-            os.chmod(CONTROL_SOCKET, 0o600, dir_fd=within)
+            os.chmod(CONTROL_SOCKET, 0o660, dir_fd=within)
         finally:
             os.close(within)
         self._listener.listen(_BACKLOG)
