@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import socket
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from codehub.runtimes.files.changes import delete, make_directory, move
 from codehub.runtimes.files.channel import Channel, ClientGone
@@ -64,7 +63,6 @@ _MESSAGES = {
 
 def serve(connection: socket.socket, home: bytes) -> None:
     """Serve one client, request by request, until it closes the connection."""
-    signal.signal(signal.SIGTERM, _end)
     channel = Channel(connection)
     agent = _Agent(FileTree(home), channel)
     try:
@@ -75,7 +73,8 @@ def serve(connection: socket.socket, home: bytes) -> None:
         pass
 
 
-def _end(*_: Any) -> NoReturn:
+def end(*_: object) -> NoReturn:
+    """End the agent, as a signal handler: what it has not finished leaves nothing."""
     raise ClientGone
 
 

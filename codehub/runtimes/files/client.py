@@ -203,8 +203,7 @@ class FileSession:
                 if answer.done():
                     break
                 await self._send_pieces(chunk)
-            else:
-                await self._connection.send(END)
+            await self._connection.send(END)
             await self._connection.within(asyncio.wait([answer]))
             _, payload = answer.result()
             return parse_message(payload)

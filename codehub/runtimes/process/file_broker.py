@@ -67,6 +67,7 @@ def _become_agent(connection: socket.socket, settings: ExecSettings, report: int
         if settings.seccomp:
             seccomp.install(settings.seccomp)
         os.close(report)
+        signal.signal(signal.SIGTERM, agent.end)
         agent.serve(connection, os.fsencode(settings.env["HOME"]))
     except OSError as error:
         report_error(report, error)
