@@ -6,7 +6,10 @@ import re
 
 LONGEST_PATH = 4095
 LONGEST_ENCODED = 3 * LONGEST_PATH
-_PLAIN = frozenset(byte for byte in range(0x21, 0x7F) if byte != ord("%"))
+_ENCODED = {
+    byte: chr(byte) if 0x21 <= byte < 0x7F and byte != ord("%") else f"%{byte:02X}" for byte in range(256)
+}
+_PLAIN_NAME = re.compile(rb"[!-$&-~]*")
 _ESCAPED = re.compile(rb"%([0-9A-Fa-f]{2})")
 _IS_ENCODED = re.compile(r"(?:[ -$&-~]|%[0-9A-Fa-f]{2})*", re.ASCII)
 
@@ -16,7 +19,9 @@ class InvalidName(ValueError):  # noqa: N818 - a fact, not a fault
 
 
 def percent_encode(name: bytes) -> str:
-    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in name)
+    if _PLAIN_NAME.fullmatch(name):
+        return name.decode("ascii")
+    return "".join(_ENCODED[byte] for byte in name)
 
 
 def percent_decode(text: str) -> bytes:

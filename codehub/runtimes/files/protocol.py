@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -197,7 +197,7 @@ _NAMES = {kind: name for name, kind in _OPERATIONS.items()}
 
 def to_fields(fact: object) -> dict[str, Any]:
     """Return the fields of a dataclass for JSON, with bytes percent-encoded."""
-    raw = asdict(fact)  # type: ignore[call-overload]
+    raw = vars(fact)
     return {name: percent_encode(value) if isinstance(value, bytes) else value for name, value in raw.items()}
 
 
