@@ -25,7 +25,7 @@ from codehub.api import (
 from codehub.api.body_limit import BodyLimitMiddleware
 from codehub.api.call_admission import CallAdmissionMiddleware
 from codehub.api.dashboard_files import Dashboard
-from codehub.api.metrics import ApiMetrics, MetricsMiddleware
+from codehub.api.metrics import ApiMetrics
 from codehub.api.open_streams import OpenStreams
 from codehub.api.services import Config, Services
 from codehub.api.sign_in_limit import SignInLimit
@@ -33,6 +33,7 @@ from codehub.api.stream_revocation import SessionRevocations
 from codehub.asgi import errors
 from codehub.asgi.csrf import CsrfMiddleware
 from codehub.asgi.internal_key import InternalKeyMiddleware
+from codehub.asgi.metrics import MetricsMiddleware
 from codehub.asgi.security_headers import SecurityHeadersMiddleware
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_networks import KnownNetworks
