@@ -17,6 +17,7 @@ from codehub.api import (
     events,
     health,
     images,
+    leases,
     session,
     users,
     workspace_actions,
@@ -102,7 +103,17 @@ def create_app(settings: Settings) -> FastAPI:
 
 def _api() -> APIRouter:
     api = APIRouter(prefix=PREFIX, responses=_ERRORS)
-    for resource in (session, workspaces, workspace_actions, events, images, users, admin, audit):
+    for resource in (
+        session,
+        workspaces,
+        workspace_actions,
+        leases,
+        events,
+        images,
+        users,
+        admin,
+        audit,
+    ):
         api.include_router(resource.router)
     return api
 

@@ -39,7 +39,7 @@ class SerializedWorkspace:
 
     def __init__(self, owned: OwnedWorkspace, services: Services) -> None:
         self.id = owned.workspace.id
-        self.json = summary(owned, services.config).model_dump_json()
+        self.json = summary(owned, services.config, utc_now()).model_dump_json()
         self.fingerprint = hash(self.json)
 
 

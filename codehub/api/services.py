@@ -42,7 +42,7 @@ class Config:
 
     @cached_property
     def ttl(self) -> TtlDefaults:
-        return TtlDefaults(self.settings.ttl_standby_seconds, self.settings.ttl_archive_seconds)
+        return self.settings.ttl_defaults
 
     @cached_property
     def images(self) -> tuple[Image, ...]:

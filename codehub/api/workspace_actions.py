@@ -96,7 +96,7 @@ async def recover_workspace(
             owner=owned.owner_name,
             **gate.audit_details(source),
         )
-        return await updated_view(audited.conn, workspace_id, config)
+        return await updated_view(audited.conn, workspace_id, config, now)
 
 
 @router.post("/cancel")
@@ -106,7 +106,7 @@ async def cancel_operation(
     async with services.engine.begin() as conn:
         await find_own_workspace(conn, session, workspace_id)
         await gate.cancel(conn, workspace_id, actor=session.username, now=now)
-        return await updated_view(conn, workspace_id, services.config)
+        return await updated_view(conn, workspace_id, services.config, now)
 
 
 @router.post("/undelete")
@@ -125,7 +125,7 @@ async def undelete_workspace(
             raise InvalidState("The owner of this workspace was deleted, so it cannot be restored.")
         await gate.undelete(audited.conn, workspace_id, actor=session.username, limits=config.limits, now=now)
         await audited.record(Action.WORKSPACE_UNDELETED, audit_target(owned), owner=owned.owner_name)
-        return await updated_view(audited.conn, workspace_id, config)
+        return await updated_view(audited.conn, workspace_id, config, now)
 
 
 @router.post("/extend")
@@ -136,7 +136,7 @@ async def extend_workspace(
     async with services.engine.begin() as conn:
         await find_own_workspace(conn, session, workspace_id)
         await gate.extend(conn, workspace_id, by=by, defaults=defaults, actor=session.username, now=now)
-        return await updated_view(conn, workspace_id, services.config)
+        return await updated_view(conn, workspace_id, services.config, now)
 
 
 @router.get("/timeline")

@@ -88,13 +88,14 @@ async def create_workspace(body: NewWorkspace, session: Caller, services: Shared
             backends=config.settings.backends,
             now=now,
         )
-        return await updated_view(conn, workspace.id, config)
+        return await updated_view(conn, workspace.id, config, now)
 
 
 @router.get("")
 async def list_workspaces(
     session: Caller,
     services: Shared,
+    now: Now,
     limit: Limit = 50,
     offset: Offset = 0,
     phase: Phase | None = None,
@@ -102,11 +103,16 @@ async def list_workspaces(
     trash: bool = False,
 ) -> WorkspacePage:
     selection = WorkspaceFilter(session.user_id, phase, tuple(q.split()), trash)
-    return await workspace_page(services, session, selection, limit, offset)
+    return await workspace_page(services, session, selection, limit, offset, now)
 
 
 async def workspace_page(
-    services: Shared, session: Session, selection: WorkspaceFilter, limit: int, offset: int
+    services: Shared,
+    session: Session,
+    selection: WorkspaceFilter,
+    limit: int,
+    offset: int,
+    now: datetime,
 ) -> WorkspacePage:
     """Return a page. A search may read every memo: one at a time per user, with a short timeout."""
     async with AsyncExitStack() as stack:
@@ -116,14 +122,16 @@ async def workspace_page(
         if selection.search_words:
             await set_statement_timeout(conn, SEARCH_SECONDS)
         items, total = await workspace_queries.list_page(conn, selection, limit, offset)
-    return WorkspacePage(items=[summary(item, services.config) for item in items], total=total)
+    return WorkspacePage(items=[summary(item, services.config, now) for item in items], total=total)
 
 
 @router.get("/{workspace_id}")
-async def get_workspace(workspace_id: WorkspaceId, session: Caller, services: Shared) -> WorkspaceView:
+async def get_workspace(
+    workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now
+) -> WorkspaceView:
     async with services.engine.connect() as conn:
         detailed = await find_workspace(conn, session, workspace_id)
-    return detailed_view(detailed, services.config)
+    return detailed_view(detailed, services.config, now)
 
 
 @router.patch("/{workspace_id}")
@@ -144,7 +152,7 @@ async def change_workspace(
         else:
             _check_only_stops(owned.workspace, body)
             await _stop_as_admin(audited, owned, body, config)
-        return await updated_view(audited.conn, workspace_id, config)
+        return await updated_view(audited.conn, workspace_id, config, now)
 
 
 async def _change_own(
@@ -164,12 +172,14 @@ async def _change_own(
         await gate.edit(conn, workspace_id, body.edits, now=now)
 
 
-async def updated_view(conn: AsyncConnection, workspace_id: str, config: Config) -> WorkspaceView:
+async def updated_view(
+    conn: AsyncConnection, workspace_id: str, config: Config, now: datetime
+) -> WorkspaceView:
     """Return the workspace with the changes of this transaction, which has locked its row."""
     detailed = await workspace_queries.find(conn, workspace_id)
     if detailed is None:
         raise WorkspaceNotFound
-    return detailed_view(detailed, config)
+    return detailed_view(detailed, config, now)
 
 
 async def _stop_as_admin(
