@@ -25,6 +25,13 @@ async def find(conn: AsyncConnection, workspace_id: str, exec_id: str) -> Exec |
     return None if row is None else to_exec(row)
 
 
+async def has_key(conn: AsyncConnection, workspace_id: str, actor_id: str, key: str) -> bool:
+    """Return whether an actor has started a command of a workspace with this key."""
+    c = execs.c
+    query = select(c.id).where(c.workspace_id == workspace_id, c.actor_id == actor_id, c.key == key)
+    return (await conn.execute(query)).first() is not None
+
+
 async def newest(conn: AsyncConnection, workspace_id: str) -> list[Exec]:
     """Return the newest commands of a workspace, newest first."""
     query = select(*EXEC_COLUMNS).where(execs.c.workspace_id == workspace_id)
