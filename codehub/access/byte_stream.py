@@ -1,9 +1,9 @@
 """Responses that carry a workspace's bytes: never rendered, of no guessed type, as slow as their reader."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -74,7 +74,7 @@ class ByteStream(Response):
 
 
 async def _finish(
-    stream: "asyncio.Task[None]", others: list["asyncio.Task[None]"], end: Callable[[], None]
+    stream: "asyncio.Task[None]", others: Sequence["asyncio.Task[Any]"], end: Callable[[], None]
 ) -> None:
     """Cancel what still runs. A stream that failed aborts the connection."""
     completed = stream.done()

@@ -1,8 +1,8 @@
 """Commands as the API shows them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel
 
@@ -11,13 +11,22 @@ from codehub.domain.execs import Exec, ExecState
 from codehub.domain.scopes import Scope
 from codehub.domain.workspace import Workspace
 
+Shown = Literal["running", "exited", "killed", "lost"]
+_SHOWN: Final[Mapping[ExecState, Shown]] = {
+    ExecState.STARTING: "running",
+    ExecState.RUNNING: "running",
+    ExecState.EXITED: "exited",
+    ExecState.KILLED: "killed",
+    ExecState.LOST: "lost",
+}
+
 
 class ExecView(BaseModel):
     """A command. Only its workspace's owner, with a credential that may use it, sees what it runs."""
 
     id: str
     workspace_id: str
-    state: Literal["running", "exited", "killed", "lost"]
+    state: Shown
     exit_code: int | None
     """128 plus the signal's number if a signal ended it."""
     reason: str | None
@@ -46,7 +55,7 @@ def exec_view(row: Exec, workspace: Workspace, caller: Credential) -> ExecView:
     return ExecView(
         id=row.id,
         workspace_id=row.workspace_id,
-        state="running" if row.state is ExecState.STARTING else row.state.value,
+        state=_SHOWN[row.state],
         exit_code=row.exit_code,
         reason=row.reason,
         created_at=row.created_at,

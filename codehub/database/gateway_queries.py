@@ -9,7 +9,7 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database import workspace_queries
-from codehub.database.credentials import find_session
+from codehub.database.credentials import Credential, find_session, find_token
 from codehub.database.engine import asyncpg_dsn
 from codehub.database.index_predicates import COUNTED
 from codehub.database.row_mapping import COLUMNS, to_workspaces
@@ -55,7 +55,14 @@ class StatusPageData:
 
 
 async def find_session_user(conn: AsyncConnection, id_hash: bytes, now: datetime) -> SessionUser | None:
-    session = await find_session(conn, id_hash, now)
+    return _to_user(await find_session(conn, id_hash, now))
+
+
+async def find_token_user(conn: AsyncConnection, token_hash: bytes, now: datetime) -> SessionUser | None:
+    return _to_user(await find_token(conn, token_hash, now))
+
+
+def _to_user(session: Credential | None) -> SessionUser | None:
     if session is None:
         return None
     expires_at = math.inf if session.expires_at is None else session.expires_at.timestamp()
