@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import json
+import time
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -48,17 +50,21 @@ async def start(
 
 
 async def _start_with_id(services: AccessServices, row: Exec, request: ExecRequest) -> Exec:
+    request = replace(request, exec_id=row.id, start_until=time.monotonic() + START_SECONDS)
     try:
         async with asyncio.timeout(START_SECONDS):
-            await services.commands.start_command(row.workspace_id, _with_id(request, row.id))
+            await services.commands.start_command(row.workspace_id, request)
     except (CommandRefused, TimeoutError, OSError) as error:
-        await _record_failure(services, row)
+        await _record_failure(services, row, is_certain=isinstance(error, CommandRefused))
         logger.warning("a command did not start", exec_id=row.id, error=str(error))
         raise InvalidState(_sentence(error)) from error
     return await refresh_row(services.engine, services.commands, row)
 
 
-async def _record_failure(services: AccessServices, row: Exec) -> None:
+async def _record_failure(services: AccessServices, row: Exec, *, is_certain: bool) -> None:
+    """Record that a command did not start. If that is uncertain, the next refresh finds out."""
+    if not is_certain or await services.commands.find_command(row.workspace_id, row.id) is not None:
+        return
     now = utc_now()
     changes = {"state": ExecState.LOST, "ended_at": now, "reason": "NotStarted"}
     async with services.engine.begin() as conn:
@@ -70,10 +76,6 @@ def _sentence(error: Exception) -> str:
         text = str(error)
         return f"{text[:1].upper()}{text[1:]}."
     return "The command did not start: the workspace does not answer. Try again, or restart the workspace."
-
-
-def _with_id(request: ExecRequest, exec_id: str) -> ExecRequest:
-    return ExecRequest(**{**vars(request), "exec_id": exec_id})
 
 
 def _hash(request: ExecRequest) -> bytes:

@@ -61,7 +61,7 @@ async def read_output(
     exec_id: ExecId,
     caller: UseCaller,
     services: Shared,
-    stream: Stream = STDOUT,
+    stream: Stream = "stdout",
     offset: Offset = 0,
     follow: bool = False,
 ) -> Response:
@@ -80,6 +80,7 @@ async def read_output(
     except CommandForgotten as error:
         raise Gone(_REMOVED) from error
     start = first.offset if first.data else offset
+    pieces: AsyncIterator[bytes]
     if follow:
         pieces = _followed(services, row, stream, start)
     else:

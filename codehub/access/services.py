@@ -34,6 +34,8 @@ class AccessServices:
     """Leaves connections to PostgreSQL to other users."""
     input_seen: dict[str, float] = field(default_factory=dict)
     """When input to each workspace last counted as its use, on the monotonic clock."""
+    terminal_writers: dict[str, object] = field(default_factory=dict)
+    """The client that writes to each terminal."""
 
     @property
     def limits(self) -> Limits:

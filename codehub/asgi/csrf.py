@@ -64,9 +64,6 @@ class CsrfMiddleware:
             if self._is_protected(scope["path"], headers) and is_cross_site(
                 headers.getlist("sec-fetch-site"), headers.getlist("origin"), self._own_origin
             ):
-                if scope["type"] == "websocket":
-                    await send({"type": "websocket.close"})  # before it was accepted: the client gets 403
-                    return
                 response = envelope(403, "FORBIDDEN", "This call came from another site and was rejected.")
                 await response(scope, receive, send)
                 return
