@@ -80,9 +80,8 @@ async def read_output(
     except CommandForgotten as error:
         raise Gone(_REMOVED) from error
     start = first.offset if first.data else offset
-    pieces: AsyncIterator[bytes]
     if follow:
-        pieces = _followed(services, row, stream, start)
+        pieces: AsyncIterator[bytes] = _followed(services, row, stream, start)
     else:
         pieces = _until(services, row, stream, start, max(end, start))
     return ByteStream(pieces, services, caller, {"Codehub-Offset": str(start)})

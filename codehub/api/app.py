@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache, partial
 from typing import Any, Final
 
 import structlog
@@ -65,7 +66,12 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def create_app(settings: Settings) -> FastAPI:
+Describe = Callable[[FastAPI], dict[str, Any]]
+"""Returns the OpenAPI document that an application serves."""
+
+
+def create_app(settings: Settings, describe: Describe | None = None) -> FastAPI:
+    """Return the application. `describe` adds the calls of other parts to the OpenAPI document."""
     config = Config(settings)
     _ = config.images  # report an invalid images file at start, not at the first call
     app = FastAPI(
@@ -76,6 +82,8 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=_lifespan(config),
         redirect_slashes=False,
     )
+    if describe is not None:
+        app.openapi = cache(partial(describe, app))  # type: ignore[method-assign]
     app.state.metrics = ApiMetrics()
     app.state.calls_per_user = _concurrency_limit(app, CALLS_AT_ONCE, "calls")
     errors.install(app)

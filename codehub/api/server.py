@@ -7,7 +7,7 @@ from typing import Final
 
 import uvicorn
 
-from codehub.api.app import create_app
+from codehub.api.app import Describe, create_app
 from codehub.asgi import server
 from codehub.asgi.server import ServerOptions
 from codehub.asgi.uvicorn_protocol import ApiProtocol
@@ -19,8 +19,13 @@ _LISTEN: Final = "API_LISTEN"
 listen = partial(server.listen, _LISTEN)
 
 
-def make_server(settings: Settings, internal_listener: socket.socket | None = None) -> uvicorn.Server:
-    app = create_app(settings)
+def make_server(
+    settings: Settings,
+    internal_listener: socket.socket | None = None,
+    *,
+    describe: Describe | None = None,
+) -> uvicorn.Server:
+    app = create_app(settings, describe)
 
     def end_streams() -> None:
         services = getattr(app.state, "services", None)
@@ -33,7 +38,7 @@ def make_server(settings: Settings, internal_listener: socket.socket | None = No
     return server.make_server(app, settings, options, internal_listener)
 
 
-def run(settings: Settings, *, before_serving: Callable[[], None]) -> None:
+def run(settings: Settings, *, before_serving: Callable[[], None], describe: Describe) -> None:
     """Serve until SIGTERM or SIGINT. `before_serving` runs once the sockets are bound."""
-    address = settings.api_listen_address
-    server.run(settings, "api", _LISTEN, address, make_server, before_serving=before_serving)
+    address, make = settings.api_listen_address, partial(make_server, describe=describe)
+    server.run(settings, "api", _LISTEN, address, make, before_serving=before_serving)

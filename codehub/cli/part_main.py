@@ -50,9 +50,14 @@ def api(user: PartUser | None = None) -> None:
         if user is None:
             _check_requirements(settings, "api")
         raise_open_file_limit()
+        from codehub import openapi_document
         from codehub.api.server import run
 
-        run(settings, before_serving=lambda: _leave_root(settings, "api", user))
+        run(
+            settings,
+            before_serving=lambda: _leave_root(settings, "api", user),
+            describe=openapi_document.describe,
+        )
 
 
 def access(user: PartUser | None = None) -> None:
