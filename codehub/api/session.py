@@ -5,13 +5,14 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from codehub.api.call_admission import client_address
-from codehub.api.permissions import Caller, CallerActor
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import UserView
+from codehub.asgi.call_admission import admitted_credential, client_address
+from codehub.asgi.callers import AccountCaller, AnyCaller, CallerActor
 from codehub.asgi.fields import RequestBody, Secret, ShortText
 from codehub.database import accounts, gate, sessions
 from codehub.database.archive_usage import archive_bytes
+from codehub.domain.problems import Forbidden
 
 router = APIRouter(tags=["session"])
 
@@ -58,11 +59,13 @@ class SessionView(BaseModel):
 
 @router.post("/login")
 async def login(body: SignIn, request: Request, response: Response, services: Shared, now: Now) -> SignedIn:
+    if admitted_credential(request.scope) is not None:
+        raise Forbidden("A token cannot sign in.")
     address = client_address(request)
     async with services.sign_in_limit.admit(address):
         signed_in = await accounts.sign_in(services.engine, body.username, body.password, address, now=now)
     await services.sign_in_limit.remember(signed_in.account.id, address)
-    services.session_lookup_limit.remember(sessions.hash_session_id(signed_in.session_id))
+    services.credential_lookup.remember(sessions.hash_session_id(signed_in.session_id))
     set_session_cookie(response, signed_in.session_id, services.config)
     return SignedIn(user=UserView.of_account(signed_in.account))
 
@@ -80,7 +83,7 @@ def set_session_cookie(response: Response, session_id: str, config: Config) -> N
 
 
 @router.post("/logout", status_code=204)
-async def logout(session: Caller, services: Shared) -> Response:
+async def logout(session: AccountCaller, services: Shared) -> Response:
     async with services.engine.begin() as conn:
         await sessions.end_session(conn, session.id_hash)
     response = Response(status_code=204)
@@ -90,13 +93,13 @@ async def logout(session: Caller, services: Shared) -> Response:
 
 
 @router.get("/session")
-async def get_session(session: Caller, services: Shared) -> SessionView:
+async def get_session(session: AnyCaller, services: Shared) -> SessionView:
     config = services.config
     async with services.engine.connect() as conn:
         usage = await gate.usage(conn, session.user_id)
         archive_sizes = await archive_bytes(conn, [session.user_id])
     return SessionView(
-        user=UserView.of_session(session),
+        user=UserView.of_credential(session),
         limits=RunningLimits(max_running_per_user=config.limits.per_user, running=usage.user),
         archives=ArchiveUsage(
             bytes=archive_sizes.get(session.user_id, 0),
@@ -110,7 +113,7 @@ async def get_session(session: Caller, services: Shared) -> SessionView:
 
 @router.post("/session/password", status_code=204)
 async def change_password(
-    body: PasswordChange, session: Caller, actor: CallerActor, services: Shared, now: Now
+    body: PasswordChange, session: AccountCaller, actor: CallerActor, services: Shared, now: Now
 ) -> Response:
     async with services.sign_in_limit.admit(actor.address):
         await accounts.change_own_password(

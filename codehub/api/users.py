@@ -5,10 +5,11 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from codehub.api.permissions import Admin, CallerActor, UserId
+from codehub.api.permissions import UserId
 from codehub.api.services import Now, Shared
 from codehub.api.views import AccountView, ListedAccountView
 from codehub.api.workspaces import Limit, Offset
+from codehub.asgi.callers import AdminCaller, CallerActor
 from codehub.asgi.fields import RequestBody, Secret, ShortText
 from codehub.database import accounts
 from codehub.database.archive_usage import archive_bytes
@@ -39,7 +40,9 @@ class UserPage(BaseModel):
 
 
 @router.get("")
-async def list_users(_admin: Admin, services: Shared, limit: Limit = 200, offset: Offset = 0) -> UserPage:
+async def list_users(
+    _admin: AdminCaller, services: Shared, limit: Limit = 200, offset: Offset = 0
+) -> UserPage:
     async with services.engine.connect() as conn:
         found, total = await accounts.list_accounts(conn, limit, offset)
         archive_sizes = await archive_bytes(conn, [account.id for account in found])
@@ -49,7 +52,7 @@ async def list_users(_admin: Admin, services: Shared, limit: Limit = 200, offset
 
 @router.post("", status_code=201)
 async def create_user(
-    body: NewUser, _admin: Admin, actor: CallerActor, services: Shared, now: Now
+    body: NewUser, _admin: AdminCaller, actor: CallerActor, services: Shared, now: Now
 ) -> AccountView:
     account = await accounts.create_account(
         services.engine, body.username, body.password, Role(body.role), actor=actor, now=now
@@ -59,7 +62,7 @@ async def create_user(
 
 @router.patch("/{user_id}")
 async def change_user(
-    user_id: UserId, body: UserChanges, admin: Admin, actor: CallerActor, services: Shared, now: Now
+    user_id: UserId, body: UserChanges, admin: AdminCaller, actor: CallerActor, services: Shared, now: Now
 ) -> AccountView:
     """Setting a password requires the caller's own. A wrong one counts as a failed sign-in."""
     set_fields = body.model_fields_set
@@ -76,7 +79,7 @@ async def change_user(
 
 @router.delete("/{user_id}", status_code=204)
 async def delete_user(
-    user_id: UserId, _admin: Admin, actor: CallerActor, services: Shared, now: Now
+    user_id: UserId, _admin: AdminCaller, actor: CallerActor, services: Shared, now: Now
 ) -> Response:
     await accounts.delete_account(services.engine, user_id, actor=actor, now=now)
     return Response(status_code=204)

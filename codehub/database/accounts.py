@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from codehub.database import audit, gate, sessions
 from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.database.audit import AuditedTransaction
+from codehub.database.credentials import Credential
 from codehub.database.password_verification import PasswordAttempt, VerifiedUser, active_users, verify
 from codehub.database.passwords import hash_password
 from codehub.database.tables import users, workspaces
@@ -95,7 +96,7 @@ async def sign_in(
 @asynccontextmanager
 async def _verify_own_password(
     engine: AsyncEngine,
-    session: sessions.Session,
+    session: Credential,
     password: str,
     refusal: Problem,
     actor: Actor,
@@ -164,7 +165,7 @@ async def _insert(act: AuditedTransaction, name: str, password_hash: str, role: 
 
 
 async def change_own_password(
-    engine: AsyncEngine, session: sessions.Session, current: str, new: str, *, actor: Actor, now: datetime
+    engine: AsyncEngine, session: Credential, current: str, new: str, *, actor: Actor, now: datetime
 ) -> None:
     """Set a new password and end the user's other sessions."""
     check_password(new)
@@ -188,7 +189,7 @@ class AccountChanges:
 
 async def change_account_as_admin(
     engine: AsyncEngine,
-    admin: sessions.Session,
+    admin: Credential,
     own_password: str | None,
     user_id: str,
     changes: AccountChanges,

@@ -11,6 +11,7 @@ from codehub.database.gateway_queries import Route, SessionUser
 from codehub.domain.states import Phase
 from codehub.gateway.open_connections import OpenConnections
 from codehub.gateway.route_cache import RouteCache
+from codehub.gateway.token_keys import token_key
 
 logger = structlog.get_logger(__name__)
 
@@ -61,8 +62,9 @@ class RevocationHandler:
             self._start(self._check_workspace(workspace_id))
 
     def on_session_ended(self, id_hash: bytes) -> None:
-        self._route_cache.forget_session(id_hash)
-        self._connections.revoke_session(id_hash)
+        for key in (id_hash, token_key(id_hash)):  # the channel announces both kinds
+            self._route_cache.forget_session(key)
+            self._connections.revoke_session(key)
 
     def on_user_changed(self, user_id: str) -> None:
         known = {id_hash: self._route_cache.session_user(id_hash) for id_hash in self._connections.sessions()}

@@ -38,6 +38,7 @@ from codehub.gateway.refusals import Refusals
 from codehub.gateway.relay_builder import RelayBuilder
 from codehub.gateway.response_policy import HSTS
 from codehub.gateway.route_cache import NotCached, RouteCache
+from codehub.gateway.token_keys import find_token_key
 from codehub.gateway.workspace_entry import WorkspaceEntry, requests_page
 from codehub.gateway.workspace_request import WorkspaceRequest
 from codehub.no_space import insufficient_storage
@@ -49,6 +50,10 @@ _PORT = re.compile(rb"/(abs)?proxy/([^/?]*)")
 _RESERVED: Final = RESERVED_PREFIX.encode()
 _ENTER: Final = ENTER_PATH.encode()
 _EVENTS: Final = b"/api/v1/events"
+_ACCESS = re.compile(
+    rf"/api/v1/workspaces/{ULID}/(?:execs|files|logs|archive|stats|ports)(?=[/?]|$)".encode()
+)
+"""Calls that the access part serves."""
 _HEALTH: Final = b"/healthz"
 _INTERNAL: Final = frozenset((b"/readyz", b"/metrics"))
 """Served by the internal listener only (ADR 0021). On the platform's host the API answers 404."""
@@ -76,6 +81,7 @@ class Router:
         self._planted_cookies = PlantedCookieCheck(config.origins, pages)
         self._pages = pages
         self._key = cookie_key
+        self._has_access = bool(config.access_upstream)
 
     def route(self, head: RequestHead, peer: str) -> RouteResult:
         result = self._route(head, peer)
@@ -184,15 +190,31 @@ class Router:
         return self._route_entry(request)
 
     def _route_api(self, head: RequestHead, peer: str) -> RouteResult:
+        if self._has_access and _ACCESS.match(head.target):
+            return self._route_access(head, peer)
         relay = self._relays.to_api(head, peer)
         if not _is_event_stream(head.path):
             return relay
         relay.is_stream = True
-        sessions = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
-        if not sessions:
+        return self._bind(relay, head, peer)
+
+    def _route_access(self, head: RequestHead, peer: str) -> RouteResult:
+        """Route a call that reaches into a workspace. It ends with the session or token that it uses."""
+        return self._bind(self._relays.to_access(head, peer), head, peer)
+
+    def _bind(self, relay: Relay, head: RequestHead, peer: str) -> RouteResult:
+        """Bind a call to its session or token. The part that serves it rejects one without either."""
+        key = find_token_key(head)
+        if key is None:
+            sessions = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
+            key = cookies.session_hash(sessions[0]) if sessions else b""
+        if not key:
             return relay
-        address = self._relays.client_address(head, peer)
-        return PendingRoute(self._add_session(relay, cookies.session_hash(sessions[0]), address))
+        known = self._route_cache.session_user(key)
+        if isinstance(known, SessionUser):
+            relay.session_hash, relay.session_user = key, known
+            return relay
+        return PendingRoute(self._add_session(relay, key, self._relays.client_address(head, peer)))
 
     async def _add_session(self, relay: Relay, session_hash: bytes, address: str) -> Relay:
         """Add the session to the relay of an event stream, which ends with it."""

@@ -5,7 +5,7 @@ It names no paths, because a runtime may keep what it knows of a command anywher
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,7 +75,7 @@ class CommandRuntime(Protocol):
 
     def follow_output(
         self, workspace_id: str, exec_id: str, stream: str, offset: int
-    ) -> AsyncIterator[OutputPiece]:
+    ) -> AsyncGenerator[OutputPiece, None]:
         """Yield output from an offset until the command has ended. Readers never delay it."""
 
     async def send_input(

@@ -5,8 +5,9 @@
     stderr.N        a segment of standard error
     control.sock    input, signals and notifications (see `exec_monitor`)
 
-Only CodeHub can reach it: the access part by its group (see `recorded_commands`). The segments of a stream hold its newest bytes, up to a limit. Bytes that
-were dropped because the disk was full count: the next segment starts behind them.
+Only CodeHub can reach it: the access part by its group (see `recorded_commands`). The segments of a
+stream hold its newest bytes, up to a limit. Bytes that were dropped because the disk was full
+count: the next segment starts behind them.
 """
 
 from __future__ import annotations

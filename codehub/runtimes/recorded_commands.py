@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +66,7 @@ class RecordedCommands:
 
     async def follow_output(
         self, workspace_id: str, exec_id: str, stream: str, offset: int
-    ) -> AsyncIterator[OutputPiece]:
+    ) -> AsyncGenerator[OutputPiece, None]:
         directory = self.directory(workspace_id, exec_id)
         with _forgotten_if_missing():
             async with contextlib.aclosing(exec_client.follow(directory, stream, offset)) as pieces:
