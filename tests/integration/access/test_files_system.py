@@ -39,13 +39,13 @@ class Files:
         params = {"path": path, **(query or {})}
         return self.api.put(f"{self.url}/content", params=params, content=content, **options)
 
-    def list(self, path: str = "", **query: Any) -> Any:
+    def listed(self, path: str = "", **query: Any) -> Any:
         answer = self.api.get(self.url, params={"path": path, **query})
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def names(self, path: str = "") -> list[str]:
-        return [entry["path"] for entry in self.list(path)["entries"]]
+        return [entry["path"] for entry in self.listed(path)["entries"]]
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_names_that_are_not_utf8_are_percent_encoded(workspace: Workspace, files
     url = f"{files.url}/content"
     assert workspace.api.put(url, params={"path_encoded": "50%25-%FF"}, content=b"x").status_code == 201
     assert files.put("50%-é", b"y").status_code == 201
-    entries = files.list()["entries"]
+    entries = files.listed()["entries"]
     assert [(entry["path"], entry["encoded"]) for entry in entries] == [("50%-é", False), ("50%25-%FF", True)]
     assert workspace.api.get(url, params={"path_encoded": "50%25-%FF"}).content == b"x"
 
