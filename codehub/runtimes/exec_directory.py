@@ -3,7 +3,7 @@
     record          the state of the command (see `ExecRecord`)
     stdout.N        a segment of standard output, or of a terminal; N is the offset of its first byte
     stderr.N        a segment of standard error
-    control.sock    input, signals and notifications (see `exec_monitor`)
+    control.sock    input, signals and notifications (see `exec_control`)
 
 Only CodeHub can reach it: the access part by its group (see `recorded_commands`). The segments of a stream hold its newest bytes, up to a limit. Bytes that
 were dropped because the disk was full count: the next segment starts behind them.
