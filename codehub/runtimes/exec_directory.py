@@ -79,6 +79,12 @@ class ExecDirectory:
             return False
         return True
 
+    def remove(self) -> None:
+        """Remove the directory of a command that was not started."""
+        for entry in os.listdir(self.path):  # noqa: PTH208 - names only
+            (self.path / entry).unlink()
+        self.path.rmdir()
+
     def write_record(self, record: ExecRecord) -> None:
         """Write the record over the one before, so that its end can be recorded on a full disk."""
         content = json.dumps(asdict(record)).encode().ljust(_RECORD_BYTES)
@@ -162,7 +168,7 @@ class OutputWriter:
         self._has_gap = False
         self.dropped = 0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Write output. On a full disk it is dropped: the command must not wait for space."""
         rest = memoryview(data)
         while rest:

@@ -73,7 +73,7 @@ class MonitoredCommand(Protocol):
         """Set the size of the terminal. Raise OSError if that fails."""
 
     def stop_with_workspace(self) -> None:
-        """Let the command end with its workspace."""
+        """Ask the command to end, since its workspace stops."""
 
 
 class ExecMonitor:
@@ -90,6 +90,7 @@ class ExecMonitor:
         }
         self._kill_reason: str | None = None
         self._stopping = False
+        self._is_told_to_stop = False
         me = ProcessId.of(os.getpid())
         assert me is not None
         self._record = ExecRecord(ExecState.RUNNING, boot_id(), me, time.time())
@@ -162,7 +163,6 @@ class ExecMonitor:
     def _on_workspace_stop(self, *_: object) -> None:
         self._stopping = True
         self._kill_reason = self._kill_reason or WORKSPACE_STOPPED
-        self._command.stop_with_workspace()
 
     def _read_wakeups(self, _descriptor: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -171,6 +171,7 @@ class ExecMonitor:
     def _serve_until_end(self) -> None:
         while (end := self._command.poll()) is None:
             self._enforce_deadlines()
+            self._stop_with_workspace()
             self._handle_events(self._select_timeout())
         self._record_end(end)
 
@@ -197,6 +198,11 @@ class ExecMonitor:
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             self._command.kill()
+
+    def _stop_with_workspace(self) -> None:
+        if self._stopping and not self._is_told_to_stop:
+            self._is_told_to_stop = True
+            self._command.stop_with_workspace()
 
     def _store(self, stream: str, data: bytes | memoryview) -> None:
         self._writers[stream].write(data)
