@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from codehub.host.processes import ProcessId
+from codehub.host.processes import ProcessId, descendants
 from codehub.runtimes import exec_client
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.docker import exec_note
 from codehub.runtimes.docker.runtime import DockerRuntime
 from codehub.runtimes.exec_client import ControlFailed
-from codehub.runtimes.exec_directory import STDERR, STDOUT, ExecState
+from codehub.runtimes.exec_directory import STDERR, STDOUT, ExecDirectory, ExecState
 from codehub.runtimes.exec_request import CommandRefused, ExecRequest, TerminalSize
 from tests.docker.conftest import TINY_IMAGE, make_options
 from tests.docker.engine import OwnEngine
@@ -43,7 +43,7 @@ from tests.integration.runtimes.test_process_commands import (  # noqa: F401 - t
     test_only_the_newest_output_is_kept_and_the_gap_is_shown,
     test_the_id_of_a_command_names_no_other_directory,
 )
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 ROOT = Path(__file__).parents[2]
 UID = 2_500_000
@@ -98,33 +98,41 @@ async def fixture(shared: Commands) -> AsyncIterator[Commands]:
     await shared.runtime.close()
 
 
+async def process_of(directory: ExecDirectory) -> ProcessId:
+    """Return the process of a command, as the host sees it."""
+
+    async def find() -> ProcessId | None:
+        note = exec_note.read(directory)
+        return None if note is None else note.process
+
+    found = await eventually(find, "the process of the command to be known")
+    assert found is not None
+    return found
+
+
 async def test_a_command_runs_as_the_ide_does(fixture: Commands) -> None:
-    """The same user, namespaces, control groups, rights, filter of system calls, limits and variables."""
+    """The same user, namespaces, control groups, rights, filter of system calls, limits, variables."""
     await fixture.started("w1")
-    ide = "$(pgrep -x httpd)"
-    of_self, of_ide = (
-        await run(fixture, "w1", script.replace("PID", pid))
-        for pid in ("self", ide)
-        for script in [
-            "cd /proc/PID; for n in mnt net pid ipc uts cgroup user; do readlink ns/$n; done;"
-            "grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp:|CoreDumping)' status; cat cgroup limits;"
-            "cat oom_score_adj attr/current; readlink root"
-        ]
+    find_ide = 'for p in /proc/[0-9]*; do [ "$(head -c 5 $p/cmdline)" = httpd ] && echo ${p#/proc/}; done'
+    ide = (await run(fixture, "w1", find_ide)).strip()
+    script = (
+        "cd /proc/PID; for n in mnt net pid ipc uts cgroup user; do readlink ns/$n; done;"
+        "grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp:)' status; cat cgroup limits oom_score_adj;"
+        "cat attr/current; readlink root"
     )
+    of_self, of_ide = [await run(fixture, "w1", script.replace("PID", pid)) for pid in ("self", ide)]
     assert of_self == of_ide
     assert "NoNewPrivs:\t1" in of_self and "Seccomp:\t2" in of_self and "CapBnd:\t0000000000000000" in of_self
     assert await run(fixture, "w1", "pwd; umask") == "/home/coder\n0022\n"
-    own, ide_variables = (
-        set((await run(fixture, "w1", f"tr '\\0' '\\n' < /proc/{pid}/environ")).split("\n"))
-        for pid in ("self", ide)
-    )
-    assert own == ide_variables and "HOME=/home/coder" in own
+    own = await output(await start(fixture, "w1", ExecRequest("variables", ["env"])))
+    ides = await run(fixture, "w1", f"tr '\\0' '\\n' < /proc/{ide}/environ")
+    assert sorted(own.decode().splitlines()) == sorted(ides.splitlines()) and "HOME=/home/coder\n" in ides
 
 
 async def test_a_terminal_echoes_resizes_and_ends(fixture: Commands) -> None:
     await fixture.started("w1")
     # An engine before 23 sets the size just after the start.
-    script = "until stty size 2>/dev/null; do :; done; read x; stty size; echo $TERM; test -t 0"
+    script = "until stty size 2>/dev/null | grep .; do :; done; read x; stty size; echo $TERM; test -t 0"
     directory = await start(fixture, "w1", shell(script, tty=TerminalSize(24, 80)))
     await eventually(
         lambda: asyncio.to_thread(directory.size, STDOUT), "the first size", lambda size: size > 0
@@ -157,11 +165,9 @@ async def test_input_is_held_back_until_the_command_takes_it(fixture: Commands) 
             sent += 1 << 20
 
     sender = asyncio.create_task(exec_client.send_input(directory, endless(), close=True))
-    last = -1
-    while last != sent:  # the buffers on the way are full once nothing more is sent
-        last = sent
-        await asyncio.sleep(0.3)
-    assert 0 < sent < 16 << 20
+    for _ in range(3):  # meanwhile it would have been read
+        await run(fixture, "w1", "true")
+    assert not sender.done() and sent < 16 << 20
     await fixture.inside("w1", "touch go")
     await sender
     assert await output(directory) == b"%d\n" % (64 << 20)
@@ -171,12 +177,14 @@ async def test_a_kill_ends_the_children_of_a_command(fixture: Commands) -> None:
     await fixture.started("w1")
     directory = await start(fixture, "w1", shell("sleep 1000 & sleep 1000 & echo ready; wait"))
     await eventually(lambda: asyncio.to_thread(directory.size, STDOUT), "its start", lambda size: size > 0)
+    process = await process_of(directory)
+    family = [process, *descendants(process.pid)]
+    assert len(family) == 3
     await exec_client.control(directory, "kill", reason="Asked")
     record = await record_of(directory)
     assert (record.state, record.exit_code, record.reason) == (ExecState.KILLED, 137, "Asked")
-    await eventually(
-        lambda: fixture.inside("w1", "pgrep -x sleep"), "its children to end", lambda text: text == ""
-    )
+    for each in family:
+        await until(lambda each=each: not each.is_alive(), "its processes to end")
 
 
 async def test_a_removed_container_ends_its_commands(fixture: Commands) -> None:
@@ -207,27 +215,19 @@ async def test_an_engine_that_is_killed_loses_its_commands(fixture: Commands) ->
     await fixture.started("w1")
     directory = await start(fixture, "w1", shell(STUBBORN))
     await eventually(lambda: asyncio.to_thread(directory.size, STDOUT), "its start", lambda size: size > 0)
-    await eventually(lambda: asyncio.to_thread(_noted_process, directory), "its process to be known")
-    process, monitor = _noted_process(directory), directory.read_record()
-    assert process is not None and monitor is not None
+    process, monitor = await process_of(directory), directory.read_record()
+    assert monitor is not None
     try:
         fixture.engine.kill()
         record = await record_of(directory)
         assert (record.state, record.reason) == (ExecState.LOST, "EngineUnavailable")
         assert await output(directory) == b"ready\n"
         for each in (process, monitor.monitor):
-            await eventually(
-                lambda each=each: asyncio.to_thread(each.is_alive), "its end", lambda alive: not alive
-            )
+            await until(lambda each=each: not each.is_alive(), "its end")
         with pytest.raises(CommandRefused, match="does not answer"):
             await start(fixture, "w1", shell("true"))
     finally:
         fixture.engine.start()
-
-
-def _noted_process(directory: object) -> ProcessId | None:
-    note = exec_note.read(directory)  # type: ignore[arg-type]
-    return None if note is None else note.process
 
 
 async def test_a_stopped_engine_ends_its_commands_with_their_workspace(fixture: Commands) -> None:
@@ -246,13 +246,13 @@ async def test_the_command_of_a_killed_monitor_is_lost_and_ends(fixture: Command
     await fixture.started("w1")
     directory = await start(fixture, "w1", shell(STUBBORN))
     await eventually(lambda: asyncio.to_thread(directory.size, STDOUT), "its start", lambda size: size > 0)
-    record = directory.read_record()
+    process, record = await process_of(directory), directory.read_record()
     assert record is not None
     os.kill(record.monitor.pid, signal.SIGKILL)
     lost = await record_of(directory)
     assert lost.state is ExecState.LOST
     await fixture.runtime.clean_up()
-    assert await fixture.inside("w1", "grep -l STUBBORN /proc/[0-9]*/cmdline; pgrep -f 'echo ready'") == ""
+    await until(lambda: not process.is_alive(), "the command to end")
     assert exec_note.read(directory) is None
 
 
@@ -265,7 +265,8 @@ from codehub.runtimes.exec_request import ExecRequest
 
 root, url, installation = sys.argv[1:]
 commands = DockerCommands(Path(root), url, installation)
-request = ExecRequest("by-a-caller", ["sh", "-c", "echo before; until [ -e go ]; do sleep 0.02; done; echo after"])
+script = "echo before; until [ -e go ]; do sleep 0.02; done; echo after"
+request = ExecRequest("by-a-caller", ["sh", "-c", script])
 asyncio.run(commands.start_command("w1", request))
 print("started", flush=True)
 sys.stdin.read()
@@ -301,8 +302,8 @@ async def test_hostile_variables_run_nothing_of_codehub(fixture: Commands) -> No
     """They are only in the command's environment: neither the monitor's, nor any file, nor any argument."""
     spec = await fixture.started("w1")
     (spec.home / "trap.sh").write_text('id -u >> "$HOME/ran-as"\n')
-    (spec.home / "id").write_text("#!/bin/sh\necho fake\n")
-    (spec.home / "id").chmod(0o755)
+    (spec.home / "own").write_text("#!/bin/sh\necho fake\n")
+    (spec.home / "own").chmod(0o755)
     hostile = {
         "PATH": "/home/coder:/bin",
         "LD_PRELOAD": "/home/coder/none.so",
@@ -312,7 +313,7 @@ async def test_hostile_variables_run_nothing_of_codehub(fixture: Commands) -> No
     hostile |= {"PYTHONPATH": "/home/coder", "NODE_OPTIONS": "--require /home/coder/x.js"}
     hostile |= dict.fromkeys(("BASH_ENV", "ENV", "PYTHONSTARTUP", "GIT_SSH_COMMAND"), "/home/coder/trap.sh")
     directory = await start(
-        fixture, "w1", ExecRequest("hostile", ["/bin/sh", "-c", "echo ready; read x; id"], env=hostile)
+        fixture, "w1", ExecRequest("hostile", ["/bin/sh", "-c", "echo ready; read x; own"], env=hostile)
     )
     await eventually(lambda: asyncio.to_thread(directory.size, STDOUT), "its start", lambda size: size > 0)
     record = directory.read_record()
@@ -328,12 +329,14 @@ async def test_hostile_variables_run_nothing_of_codehub(fixture: Commands) -> No
 
 async def test_the_output_of_a_background_process_does_not_delay_the_end_for_long(fixture: Commands) -> None:
     """The engine closes the streams of a command two seconds after its end."""
-    await fixture.started("w1")
-    directory = await start(fixture, "w1", shell("sleep 1000 & echo early; exit 4"))
+    spec = await fixture.started("w1")
+    script = "(until [ -e go ]; do sleep 0.02; done; touch done) & echo early; exit 4"
+    directory = await start(fixture, "w1", shell(script))
     assert await output(directory) == b"early\n"
     record = await record_of(directory)
     assert (record.state, record.exit_code) == (ExecState.EXITED, 4)
-    assert (await fixture.inside("w1", "pgrep -x sleep")) != ""
+    (spec.home / "go").touch()
+    await until((spec.home / "done").exists, "the background process to go on")
 
 
 async def test_another_installation_runs_no_commands_here(fixture: Commands) -> None:
