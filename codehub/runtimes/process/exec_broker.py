@@ -23,10 +23,11 @@ from typing import NoReturn
 
 from codehub.host.processes import set_command_line
 from codehub.runtimes.exec_directory import UMASK, ExecDirectory
-from codehub.runtimes.exec_monitor import ExecMonitor, Streams
+from codehub.runtimes.exec_monitor import ExecMonitor
 from codehub.runtimes.exec_request import ExecRequest
 from codehub.runtimes.files.protocol import FILES_REQUEST
 from codehub.runtimes.process import cgroups, file_broker, libc, seccomp
+from codehub.runtimes.process.forked_command import ForkedCommand, Streams
 from codehub.runtimes.process.workspace_process import ExecSettings, confine, report_error, start_inside
 
 SOCKET = "exec.sock"
@@ -132,9 +133,10 @@ def _serve(connection: socket.socket, executions: Path, settings: ExecSettings) 
             connection.sendall(STARTED.encode())
         connection.close()
 
-    ExecMonitor(directory, request).run(
-        lambda streams: start_inside(settings, partial(_execute, request, settings, streams)), started
+    command = ForkedCommand(
+        request, lambda streams: start_inside(settings, partial(_execute, request, settings, streams))
     )
+    ExecMonitor(directory, request, command).run(started)
 
 
 def _execute(request: ExecRequest, settings: ExecSettings, streams: Streams, report: int) -> NoReturn:
