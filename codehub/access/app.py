@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import Scope
 
-from codehub.access import exec_streams, execs, terminals
+from codehub.access import exec_streams, execs, logs, terminals
 from codehub.access.exec_refresher import ExecRefresher
 from codehub.access.open_readers import OpenReaders
 from codehub.access.runtime import make_commands
@@ -82,7 +82,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 def make_router() -> APIRouter:
     router = APIRouter(prefix=PREFIX, responses=_ERRORS)
-    for resource in (execs, exec_streams, terminals):
+    for resource in (execs, exec_streams, terminals, logs):
         router.include_router(resource.router)
     return router
 

@@ -1,5 +1,6 @@
 """The runtime's commands and logs, as the access part reaches them."""
 
+from codehub.domain.problems import InvalidState
 from codehub.runtimes.command_runtime import CommandRefused, CommandRuntime, ExecRequest
 from codehub.runtimes.process.commands import ProcessCommands
 from codehub.runtimes.recorded_commands import DIRECTORY, RecordedCommands
@@ -11,6 +12,9 @@ class UnsupportedCommands(RecordedCommands):
 
     async def start_command(self, workspace_id: str, request: ExecRequest) -> None:
         raise CommandRefused("the runtime of this installation does not run commands")
+
+    async def logs(self, workspace_id: str, lines: int) -> str:
+        raise InvalidState("The runtime of this installation offers no logs here.")
 
 
 def make_commands(settings: Settings) -> CommandRuntime:

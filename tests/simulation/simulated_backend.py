@@ -302,6 +302,9 @@ class SimulatedLeaderDatabase:
     async def wanted_execs(self, exec_ids: Collection[str], now: datetime) -> set[str]:
         return set(exec_ids)
 
+    async def without_home(self, workspace_ids: Collection[str]) -> set[str]:
+        return set()
+
     async def trim_timelines(self) -> int:
         return 0  # the simulation does not read them
 

@@ -16,7 +16,6 @@ import resource
 import selectors
 import signal
 import socket
-import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -75,8 +74,6 @@ class ExecBroker:
         self._settings = settings
         self._selector = selector
         self.monitors: set[int] = set()
-        self._executions.mkdir(exist_ok=True)
-        self._executions.chmod(stat.S_IMODE(self._executions.stat().st_mode) & ~0o7 | 0o050)
         path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.setblocking(False)
