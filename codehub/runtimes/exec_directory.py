@@ -3,7 +3,7 @@
     record          the state of the command (see `ExecRecord`)
     stdout.N        a segment of standard output, or of a terminal; N is the offset of its first byte
     stderr.N        a segment of standard error
-    control.sock    input, signals and notifications (see `exec_monitor`)
+    control.sock    input, signals and notifications (see `exec_control`)
 
 Only CodeHub can reach it: the access part by its group (see `recorded_commands`). The segments of a
 stream hold its newest bytes, up to a limit. Bytes that were dropped because the disk was full
@@ -86,6 +86,12 @@ class ExecDirectory:
         except FileExistsError:
             return False
         return True
+
+    def remove(self) -> None:
+        """Remove the directory of a command that was not started."""
+        for entry in os.listdir(self.path):  # noqa: PTH208 - names only
+            (self.path / entry).unlink()
+        self.path.rmdir()
 
     def write_record(self, record: ExecRecord) -> None:
         """Write the record over the one before, so that its end can be recorded on a full disk."""
@@ -170,7 +176,7 @@ class OutputWriter:
         self._has_gap = False
         self.dropped = 0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Write output. On a full disk it is dropped: the command must not wait for space."""
         rest = memoryview(data)
         while rest:

@@ -24,10 +24,11 @@ from typing import NoReturn
 
 from codehub.host.processes import set_command_line
 from codehub.runtimes.exec_directory import UMASK, ExecDirectory
-from codehub.runtimes.exec_monitor import ExecMonitor, Streams
+from codehub.runtimes.exec_monitor import ExecMonitor
 from codehub.runtimes.exec_request import ExecRequest
 from codehub.runtimes.process import cgroups, libc, seccomp
 from codehub.runtimes.process.cgroups import GroupSettings
+from codehub.runtimes.process.forked_command import ForkedCommand, Streams
 from codehub.runtimes.process.keyring import leave_session_keyring
 from codehub.runtimes.process.namespace_entry import (
     NamespaceSet,
@@ -151,7 +152,8 @@ def _serve(connection: socket.socket, executions: Path, settings: ExecSettings) 
             connection.sendall(STARTED.encode())
         connection.close()
 
-    ExecMonitor(directory, request).run(lambda streams: _start(request, settings, streams), started)
+    command = ForkedCommand(request, lambda streams: _start(request, settings, streams))
+    ExecMonitor(directory, request, command).run(started)
 
 
 def _start(request: ExecRequest, settings: ExecSettings, streams: Streams) -> int:
