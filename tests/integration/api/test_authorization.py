@@ -49,6 +49,14 @@ MATRIX: dict[str, tuple[Row, ...]] = {
         Row((401, 200, 403, 403), {"seconds": 60}),
         Row((401, 404, 404, 404), {"seconds": 60}, "deleted"),
     ),
+    f"POST {W}/leases": (
+        Row((401, 201, 403, 403), {"seconds": 60, "reason": "a build"}, "running"),
+        Row((401, 409, 403, 403), {"seconds": 60, "reason": "a build"}),
+        Row((401, 404, 404, 404), {"seconds": 60, "reason": "a build"}, "deleted"),
+    ),
+    f"GET {W}/leases": (Row((401, 200, 403, 200)), Row((401, 404, 404, 404), state="deleted")),
+    f"PUT {W}/leases/{{lease_id}}": (Row((401, 200, 403, 403), {"seconds": 60}, "running"),),
+    f"DELETE {W}/leases/{{lease_id}}": (Row((401, 204, 403, 403), state="running"),),
     f"GET {W}/timeline": (Row((401, 200, 403, 200)), Row((401, 200, 403, 200), state="deleted")),
     f"GET {W}/archives": (Row((401, 200, 403, 200)), Row((401, 200, 403, 200), state="deleted")),
     f"GET {V1}/images": (Row((401, 200, 200, 200)),),
@@ -130,7 +138,9 @@ class Users:
 async def _call(users: Users, caller: str, call: str, row: Row) -> httpx.Response:
     method, path = call.split(" ")
     if "{workspace_id}" in path:
-        path = path.format(workspace_id=await _workspace(users, row.state))
+        workspace_id = await _workspace(users, row.state)
+        lease_id = await _lease(users, workspace_id) if "{lease_id}" in path else ""
+        path = path.format(workspace_id=workspace_id, lease_id=lease_id)
     if "{user_id}" in path:
         path = path.format(user_id=await users.user_id("bystander"))
     body = row.body
@@ -141,6 +151,14 @@ async def _call(users: Users, caller: str, call: str, row: Row) -> httpx.Respons
             name = users.name("owner")
         body = body | {"username": name}
     return await (await users.client(caller)).request(method, path, json=body)
+
+
+async def _lease(users: Users, workspace_id: str) -> str:
+    owner = await users.client("owner")
+    body = {"seconds": 60, "reason": "a build"}
+    answer = await owner.post(f"{V1}/workspaces/{workspace_id}/leases", json=body)
+    lease_id: str = answer.json()["id"]
+    return lease_id
 
 
 async def _workspace(users: Users, state: str) -> str:
