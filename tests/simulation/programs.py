@@ -44,7 +44,7 @@ class UnluckyBackend(SimulatedBackend):
 
 def begin_hold(chance: Any, gate: Any, name: str) -> None:
     """Start a command or create a lease."""
-    length = timedelta(seconds=chance.expovariate(1 / 120))
+    length = timedelta(seconds=chance.uniform(30, 240))
     if chance.random() < 0.6:
         timeout = timedelta(seconds=chance.uniform(5, 300)) if chance.random() < 0.5 else None
         gate.start_command(name, length, timeout)
@@ -74,7 +74,7 @@ class Programs(History):
 
     async def _use(self) -> None:
         while True:
-            await asyncio.sleep(self._programs.expovariate(1.0))
+            await asyncio.sleep(self._programs.expovariate(0.25))
             running = [row.id for row in self.database.rows.values() if row.phase is Phase.RUNNING]
             with contextlib.suppress(Problem):
                 if running and self._programs.random() < 0.8:
