@@ -18,6 +18,7 @@ from codehub.api import (
     health,
     images,
     session,
+    tokens,
     users,
     workspace_actions,
     workspaces,
@@ -106,7 +107,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 def _api() -> APIRouter:
     api = APIRouter(prefix=PREFIX, responses=_ERRORS)
-    for resource in (session, workspaces, workspace_actions, events, images, users, admin, audit):
+    for resource in (session, workspaces, workspace_actions, events, images, users, tokens, admin, audit):
         api.include_router(resource.router)
     return api
 
