@@ -7,10 +7,10 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from codehub import health_endpoints
-from codehub.api.permissions import Admin
 from codehub.api.services import Now, Shared
 from codehub.api.views import WorkspacePage, WorkspaceSummary, summary
 from codehub.api.workspaces import Limit, Offset, workspace_page
+from codehub.asgi.callers import AdminCaller
 from codehub.asgi.fields import SearchText
 from codehub.database import gate, workspace_queries
 from codehub.database.workspace_queries import LeaderStatus, WorkspaceFilter
@@ -51,7 +51,7 @@ class OverviewView(BaseModel):
 
 @router.get("/workspaces")
 async def list_all_workspaces(
-    admin: Admin,
+    admin: AdminCaller,
     services: Shared,
     now: Now,
     limit: Limit = 50,
@@ -65,7 +65,7 @@ async def list_all_workspaces(
 
 
 @router.get("/overview")
-async def get_overview(admin: Admin, services: Shared, now: Now) -> OverviewView:
+async def get_overview(admin: AdminCaller, services: Shared, now: Now) -> OverviewView:
     """Return an overview of the installation. `running` counts workspaces as the limits do."""
     config = services.config
     async with services.engine.connect() as conn:

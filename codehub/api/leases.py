@@ -6,8 +6,9 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Response
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
-from codehub.api.permissions import Caller, WorkspaceId, find_own_workspace, find_workspace
+from codehub.api.permissions import WorkspaceId, find_own_workspace
 from codehub.api.services import Config, Now, Shared
+from codehub.asgi.callers import UseCaller
 from codehub.asgi.fields import RequestBody, check_one_line
 from codehub.database import lease_gate
 from codehub.domain.awake import Lease
@@ -68,17 +69,17 @@ def _lease_id(lease_id: str) -> str:
 
 @router.post("", status_code=201)
 async def create_lease(
-    workspace_id: WorkspaceId, body: NewLease, session: Caller, services: Shared, now: Now
+    workspace_id: WorkspaceId, body: NewLease, caller: UseCaller, services: Shared, now: Now
 ) -> LeaseView:
     """Keep a running workspace awake. It does not start one: that answers 409."""
     length = _length(body.seconds, services.config)
     async with services.engine.begin() as conn:
-        await find_own_workspace(conn, session, workspace_id)
+        await find_own_workspace(conn, caller, workspace_id)
         lease = await lease_gate.create_lease(
             conn,
             workspace_id,
-            actor_id=session.user_id,
-            actor=session.username,
+            actor_id=caller.user_id,
+            actor=caller.actor_name,
             reason=body.reason,
             length=length,
             now=now,
@@ -87,33 +88,33 @@ async def create_lease(
 
 
 @router.get("")
-async def list_leases(workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now) -> LeaseList:
+async def list_leases(workspace_id: WorkspaceId, caller: UseCaller, services: Shared, now: Now) -> LeaseList:
     async with services.engine.connect() as conn:
-        await find_workspace(conn, session, workspace_id)
+        await find_own_workspace(conn, caller, workspace_id)
         found = await lease_gate.list_leases(conn, workspace_id, now)
     return LeaseList(items=[LeaseView.of(lease) for lease in found])
 
 
 @router.put("/{lease_id}")
 async def renew_lease(
-    workspace_id: WorkspaceId, lease_id: str, body: Renewal, session: Caller, services: Shared, now: Now
+    workspace_id: WorkspaceId, lease_id: str, body: Renewal, caller: UseCaller, services: Shared, now: Now
 ) -> LeaseView:
     """Let a lease expire this many seconds from now, earlier or later than before."""
     length = _length(body.seconds, services.config)
     async with services.engine.begin() as conn:
-        await find_own_workspace(conn, session, workspace_id)
+        await find_own_workspace(conn, caller, workspace_id)
         lease = await lease_gate.renew_lease(conn, workspace_id, _lease_id(lease_id), length=length, now=now)
     return LeaseView.of(lease)
 
 
 @router.delete("/{lease_id}", status_code=204)
 async def delete_lease(
-    workspace_id: WorkspaceId, lease_id: str, session: Caller, services: Shared, now: Now
+    workspace_id: WorkspaceId, lease_id: str, caller: UseCaller, services: Shared, now: Now
 ) -> Response:
     """End a lease. The standby TTL counts from now, unless something else keeps the workspace awake."""
     async with services.engine.begin() as conn:
-        await find_own_workspace(conn, session, workspace_id)
-        await lease_gate.end_lease(conn, workspace_id, _lease_id(lease_id), actor=session.username, now=now)
+        await find_own_workspace(conn, caller, workspace_id)
+        await lease_gate.end_lease(conn, workspace_id, _lease_id(lease_id), actor=caller.actor_name, now=now)
     return Response(status_code=204)
 
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from codehub.api.services import Config
 from codehub.database.accounts import Account
-from codehub.database.sessions import Session
+from codehub.database.credentials import Credential
 from codehub.database.workspace_queries import DetailedWorkspace, OwnedWorkspace
 from codehub.domain.allowed_changes import RecoveryOption, recovery_options
 from codehub.domain.awake import awake_at
@@ -24,8 +24,8 @@ class UserView(BaseModel):
     role: Role
 
     @classmethod
-    def of_session(cls, session: Session) -> "UserView":
-        return cls(id=session.user_id, username=session.username, role=session.role)
+    def of_credential(cls, caller: Credential) -> "UserView":
+        return cls(id=caller.user_id, username=caller.username, role=caller.role)
 
     @classmethod
     def of_account(cls, account: Account) -> "UserView":
@@ -33,11 +33,20 @@ class UserView(BaseModel):
 
 
 class AccountView(UserView):
+    """An account. Nobody can sign in to a service account: programs use its tokens."""
+
     created_at: datetime
+    service: bool
 
     @classmethod
     def of_account(cls, account: Account) -> "AccountView":
-        return cls(id=account.id, username=account.username, role=account.role, created_at=account.created_at)
+        return cls(
+            id=account.id,
+            username=account.username,
+            role=account.role,
+            created_at=account.created_at,
+            service=account.is_service,
+        )
 
 
 class ListedAccountView(AccountView):

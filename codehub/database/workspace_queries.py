@@ -1,7 +1,7 @@
 """Read-only queries about workspaces, for the API and the gateway."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database.holds import read_holds
 from codehub.database.home_sizes import to_record
-from codehub.database.index_predicates import FAILED
+from codehub.database.index_predicates import COUNTED, FAILED
 from codehub.database.row_mapping import COLUMNS, to_workspace
 from codehub.database.tables import archives, home_sizes, leadership, timeline, users, workspaces
 from codehub.domain.archive_keys import archive_op_id_of
@@ -49,13 +49,15 @@ class DetailedWorkspace(OwnedWorkspace):
 class WorkspaceFilter:
     """Filter for lists: the workspaces of one owner or of all (None), in use or in the trash.
 
-    The name, the description or, for one owner, the memo contains each of the words.
+    The name, the description or, for one owner, the memo contains each of the words. `among` leaves
+    out all other workspaces, unless it is None.
     """
 
     owner_id: str | None
     phase: Phase | None = None
     search_words: tuple[str, ...] = ()
     trash: bool = False
+    among: Collection[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -163,18 +165,34 @@ async def _read_owned(conn: AsyncConnection, query: Select[Any]) -> list[OwnedWo
 
 
 async def list_living(
-    conn: AsyncConnection, owner_id: str, limit: int, after: Workspace | None = None
+    conn: AsyncConnection,
+    owner_id: str,
+    limit: int,
+    after: Workspace | None = None,
+    *,
+    among: Collection[str] | None = None,
 ) -> list[OwnedWorkspace]:
     """Return the user's workspaces that are not deleted, newest first, starting after `after`.
+
+    `among` leaves out all other workspaces, unless it is None.
 
     The sort key of a workspace never changes, so pages that are read at different times neither
     repeat nor skip one.
     """
     c = workspaces.c
     query = _owned().where(c.owner_id == owner_id, c.deleted_at.is_(None))
+    if among is not None:
+        query = query.where(c.id.in_(among))
     if after is not None:
         query = query.where(tuple_(c.created_at, c.number) < tuple_(after.created_at, after.number))
     return await _read_owned(conn, query.order_by(c.created_at.desc(), c.number.desc()).limit(limit))
+
+
+async def count_running(conn: AsyncConnection, owner_id: str, among: Collection[str]) -> int:
+    """Return how many of these workspaces of the user count against the limits."""
+    c = workspaces.c
+    counted = select(func.count()).where(text(COUNTED), c.owner_id == owner_id, c.id.in_(among))
+    return await conn.scalar(counted) or 0
 
 
 async def list_page(
@@ -197,6 +215,8 @@ def _conditions(selection: WorkspaceFilter) -> list[ColumnElement[bool]]:
     )
     if selection.owner_id is not None:
         found.append(c.owner_id == selection.owner_id)
+    if selection.among is not None:
+        found.append(c.id.in_(selection.among))
     if selection.phase is not None:
         found.append(c.phase == selection.phase.value)
     if selection.search_words:

@@ -154,5 +154,30 @@ async def test_a_person_who_extends_takes_responsibility_again(api: Api) -> None
     assert extended["standby"]["code"] == "command"
 
 
+async def test_what_a_token_does_is_no_use_by_a_person(api: Api) -> None:
+    """A program that starts and extends keeps it awake no longer than programs may."""
+    alice = await api.quick_client("alice", Role.USER)
+    program = await api.token_client("alice", "manage", "use", "read")
+    made = await api.workspace(alice)
+    path = f"/api/v1/workspaces/{made['id']}"
+    long_ago = datetime.now(UTC) - timedelta(days=30)
+    await api.set(made["id"], phase="STANDBY", person_access_at=long_ago, last_access_at=long_ago)
+    started = (await program.patch(path, json={"desired_state": "RUNNING"})).json()
+    assert started["last_access_at"] > made["last_access_at"]
+    await api.set(made["id"], phase="RUNNING", phase_changed_at=long_ago)
+    assert (await program.get(path)).json()["standby"]["code"] == "limit"
+    refused = await program.post(f"{path}/extend", json={"seconds": 3600})
+    assert refused.status_code == 409 and "A person can" in refused.json()["error"]["message"]
+    lease = (await program.post(f"{path}/leases", json={"seconds": 60, "reason": "x"})).json()
+    assert lease["actor"] == "alice (token ci)"
+    assert (await program.get(path)).json()["standby"]["code"] == "limit"
+    stopped = await alice.patch(path, json={"desired_state": "STANDBY"})
+    await api.set(made["id"], phase="STANDBY")
+    assert stopped.status_code == 200
+    await alice.patch(path, json={"desired_state": "RUNNING"})
+    await api.set(made["id"], phase="RUNNING")
+    assert (await alice.get(path)).json()["standby"]["code"] == "lease"
+
+
 def seconds(earlier: str, later: str) -> float:
     return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()

@@ -76,6 +76,10 @@ _OTHERS = """
     INSERT INTO sessions (id_hash, user_id, expires_at)
         SELECT sha256(n::text::bytea), 'owner-' || n % {owners}, now() + n * interval '1 minute'
         FROM generate_series(1, 20000) n;
+    INSERT INTO tokens (id, user_id, name, token_hash, prefix, scopes, created_at, created_by)
+        SELECT 'token-' || n, 'owner-' || n % {owners}, 'ci', sha256(n::text::bytea), 'chub_abc', '{{read}}',
+            timestamptz '{newest}', 'owner-5'
+        FROM generate_series(1, 20000) n;
     INSERT INTO login_failures (key, failures, last_failed_at)
         SELECT 'somebody@' || n, 1, timestamptz '{newest}' FROM generate_series(1, 20000) n;
     INSERT INTO audit_log (at, actor_id, actor_name, actor_kind, address, action, target_kind, target_id,
