@@ -26,6 +26,7 @@ from codehub.asgi.security_headers import SecurityHeadersMiddleware
 from codehub.concurrency_limits import ConcurrencyLimit
 from codehub.database.engine import STATEMENT_SECONDS, create_engine
 from codehub.domain.cookie_names import SESSION_COOKIE, cookie_name
+from codehub.runtimes.command_runtime import CommandRuntime
 from codehub.session_lookup_limit import SessionLookupLimit
 from codehub.settings import Settings
 
@@ -98,7 +99,8 @@ def _lifespan(settings: Settings) -> Callable[[FastAPI], AbstractAsyncContextMan
         engine = create_engine(
             settings.database_url, pool_size=POOL_SIZE, statement_seconds=STATEMENT_SECONDS
         )
-        services = app.state.services = _make_services(app, settings, engine)
+        commands = await make_commands(settings, engine)
+        services = app.state.services = _make_services(app, settings, engine, commands)
         refresher = ExecRefresher(engine, services.commands, settings.backends.instance)
         tasks = [
             asyncio.create_task(work) for work in (services.credential_revocations.run(), refresher.run())
@@ -117,13 +119,15 @@ def _lifespan(settings: Settings) -> Callable[[FastAPI], AbstractAsyncContextMan
     return lifespan
 
 
-def _make_services(app: FastAPI, settings: Settings, engine: AsyncEngine) -> AccessServices:
+def _make_services(
+    app: FastAPI, settings: Settings, engine: AsyncEngine, commands: CommandRuntime
+) -> AccessServices:
     limited = app.state.metrics.limited
     message = "You have too many calls in progress. Wait until some of them finish."
     return AccessServices(
         settings,
         engine,
-        make_commands(settings),
+        commands,
         CredentialLookup(
             engine,
             SessionLookupLimit(limited.labels("session_lookups").inc),

@@ -1,22 +1,26 @@
 """The runtime's commands and logs, as the access part reaches them."""
 
-from codehub.domain.problems import InvalidState
-from codehub.runtimes.command_runtime import CommandRefused, CommandRuntime, ExecRequest
+import asyncio
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.database import installation
+from codehub.runtimes.command_runtime import CommandRuntime
 from codehub.runtimes.process.commands import ProcessCommands
-from codehub.runtimes.recorded_commands import DIRECTORY, RecordedCommands
+from codehub.runtimes.recorded_commands import DIRECTORY
 from codehub.settings import Settings
 
-
-class UnsupportedCommands(RecordedCommands):
-    """Commands of a runtime that starts none. What was recorded before can still be read."""
-
-    async def start_command(self, workspace_id: str, request: ExecRequest) -> None:
-        raise CommandRefused("the runtime of this installation does not run commands")
-
-    async def logs(self, workspace_id: str, lines: int) -> str:
-        raise InvalidState("The runtime of this installation offers no logs here.")
+_POLL_SECONDS: Final = 0.2
 
 
-def make_commands(settings: Settings) -> CommandRuntime:
+async def make_commands(settings: Settings, engine: AsyncEngine) -> CommandRuntime:
     root = settings.data_dir.absolute() / DIRECTORY
-    return UnsupportedCommands(root) if settings.runtime == "docker" else ProcessCommands(root)
+    if settings.runtime == "process":
+        return ProcessCommands(root)
+    from codehub.runtimes.docker.commands import DockerCommands  # loaded where Docker is used
+
+    # In a new installation, the first coordinator creates the id: in another process.
+    while (installation_id := await installation.find_id(engine)) is None:  # noqa: ASYNC110
+        await asyncio.sleep(_POLL_SECONDS)
+    return DockerCommands(root, settings.docker_host, installation_id)
