@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import Scope
 
-from codehub.access import exec_streams, execs, files, terminals
+from codehub.access import exec_streams, execs, files, logs, terminals
 from codehub.access.exec_refresher import ExecRefresher
 from codehub.access.open_readers import OpenReaders
 from codehub.access.runtime import make_commands, make_files
@@ -26,6 +26,7 @@ from codehub.asgi.security_headers import SecurityHeadersMiddleware
 from codehub.concurrency_limits import ConcurrencyLimit
 from codehub.database.engine import STATEMENT_SECONDS, create_engine
 from codehub.domain.cookie_names import SESSION_COOKIE, cookie_name
+from codehub.runtimes.command_runtime import CommandRuntime
 from codehub.session_lookup_limit import SessionLookupLimit
 from codehub.settings import Settings
 
@@ -86,7 +87,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 def make_router() -> APIRouter:
     router = APIRouter(prefix=PREFIX, responses=_ERRORS)
-    for resource in (execs, exec_streams, terminals, files):
+    for resource in (execs, exec_streams, terminals, logs, files):
         router.include_router(resource.router)
     return router
 
@@ -102,7 +103,8 @@ def _lifespan(settings: Settings) -> Callable[[FastAPI], AbstractAsyncContextMan
         engine = create_engine(
             settings.database_url, pool_size=POOL_SIZE, statement_seconds=STATEMENT_SECONDS
         )
-        services = app.state.services = _make_services(app, settings, engine)
+        commands = await make_commands(settings, engine)
+        services = app.state.services = _make_services(app, settings, engine, commands)
         refresher = ExecRefresher(engine, services.commands, settings.backends.instance)
         tasks = [
             asyncio.create_task(work) for work in (services.credential_revocations.run(), refresher.run())
@@ -121,13 +123,15 @@ def _lifespan(settings: Settings) -> Callable[[FastAPI], AbstractAsyncContextMan
     return lifespan
 
 
-def _make_services(app: FastAPI, settings: Settings, engine: AsyncEngine) -> AccessServices:
+def _make_services(
+    app: FastAPI, settings: Settings, engine: AsyncEngine, commands: CommandRuntime
+) -> AccessServices:
     limited = app.state.metrics.limited
     message = "You have too many calls in progress. Wait until some of them finish."
     return AccessServices(
         settings,
         engine,
-        make_commands(settings),
+        commands,
         CredentialLookup(
             engine,
             SessionLookupLimit(limited.labels("session_lookups").inc),
@@ -136,7 +140,7 @@ def _make_services(app: FastAPI, settings: Settings, engine: AsyncEngine) -> Acc
         CredentialRevocations(settings.database_url, engine),
         OpenReaders(limited.labels("readers").inc),
         ConcurrencyLimit(QUERIES_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
-        make_files(settings),
+        make_files(commands),
         ConcurrencyLimit(AGENTS_PER_USER, AGENTS_WAITING, message, limited.labels("files").inc),
         ConcurrencyLimit(AGENTS_PER_WORKSPACE, AGENTS_WAITING, message, limited.labels("files").inc),
     )

@@ -20,6 +20,7 @@ from codehub.api import (
     images,
     leases,
     session,
+    tokens,
     users,
     workspace_actions,
     workspaces,
@@ -124,6 +125,7 @@ def _api() -> APIRouter:
         events,
         images,
         users,
+        tokens,
         admin,
         audit,
     ):

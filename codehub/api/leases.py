@@ -6,9 +6,9 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Response
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
-from codehub.api.permissions import WorkspaceId, find_own_workspace, find_workspace
+from codehub.api.permissions import WorkspaceId, find_own_workspace
 from codehub.api.services import Config, Now, Shared
-from codehub.asgi.callers import ReadCaller, UseCaller
+from codehub.asgi.callers import UseCaller
 from codehub.asgi.fields import RequestBody, check_one_line
 from codehub.database import lease_gate
 from codehub.domain.awake import Lease
@@ -88,9 +88,9 @@ async def create_lease(
 
 
 @router.get("")
-async def list_leases(workspace_id: WorkspaceId, caller: ReadCaller, services: Shared, now: Now) -> LeaseList:
+async def list_leases(workspace_id: WorkspaceId, caller: UseCaller, services: Shared, now: Now) -> LeaseList:
     async with services.engine.connect() as conn:
-        await find_workspace(conn, caller, workspace_id)
+        await find_own_workspace(conn, caller, workspace_id)
         found = await lease_gate.list_leases(conn, workspace_id, now)
     return LeaseList(items=[LeaseView.of(lease) for lease in found])
 

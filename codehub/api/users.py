@@ -13,6 +13,7 @@ from codehub.asgi.callers import AdminCaller, CallerActor
 from codehub.asgi.fields import RequestBody, Secret, ShortText
 from codehub.database import accounts
 from codehub.database.archive_usage import archive_bytes
+from codehub.domain.problems import Forbidden, ValidationFailed
 from codehub.domain.states import Role
 
 router = APIRouter(prefix="/users", tags=["users"])
@@ -21,9 +22,12 @@ RoleName = Literal["user", "admin"]
 
 
 class NewUser(RequestBody):
+    """A new account. A service account has no password and cannot be an admin."""
+
     username: ShortText
-    password: Secret
+    password: Secret | None = None
     role: RoleName = "user"
+    service: bool = False
 
 
 class UserChanges(RequestBody):
@@ -54,6 +58,13 @@ async def list_users(
 async def create_user(
     body: NewUser, _admin: AdminCaller, actor: CallerActor, services: Shared, now: Now
 ) -> AccountView:
+    if body.service:
+        if body.password is not None or body.role == "admin":
+            raise ValidationFailed("service: a service account has no password and cannot be an admin.")
+        account = await accounts.create_service_account(services.engine, body.username, actor=actor, now=now)
+        return AccountView.of_account(account)
+    if body.password is None:
+        raise ValidationFailed("password: must be given, except for a service account.")
     account = await accounts.create_account(
         services.engine, body.username, body.password, Role(body.role), actor=actor, now=now
     )
@@ -66,6 +77,8 @@ async def change_user(
 ) -> AccountView:
     """Setting a password requires the caller's own. A wrong one counts as a failed sign-in."""
     set_fields = body.model_fields_set
+    if "password" in set_fields and admin.is_token:
+        raise Forbidden("A token does not permit setting a password. Sign in instead.")
     changes = accounts.AccountChanges(
         password=body.password if "password" in set_fields else None,
         role=Role(body.role) if "role" in set_fields else None,

@@ -33,11 +33,20 @@ class UserView(BaseModel):
 
 
 class AccountView(UserView):
+    """An account. Nobody can sign in to a service account: programs use its tokens."""
+
     created_at: datetime
+    service: bool
 
     @classmethod
     def of_account(cls, account: Account) -> "AccountView":
-        return cls(id=account.id, username=account.username, role=account.role, created_at=account.created_at)
+        return cls(
+            id=account.id,
+            username=account.username,
+            role=account.role,
+            created_at=account.created_at,
+            service=account.is_service,
+        )
 
 
 class ListedAccountView(AccountView):

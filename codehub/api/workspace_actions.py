@@ -87,7 +87,13 @@ async def recover_workspace(
     async with audit.transaction(services.engine, actor, now) as audited:
         owned = await find_workspace(audited.conn, caller, workspace_id)
         await gate.recover(
-            audited.conn, workspace_id, actor=caller.actor_name, limits=config.limits, source=source, now=now
+            audited.conn,
+            workspace_id,
+            actor=caller.actor_name,
+            limits=config.limits,
+            source=source,
+            now=now,
+            by_person=not caller.is_token,
         )
         await audited.record(
             Action.WORKSPACE_RECOVERED,
@@ -123,7 +129,12 @@ async def undelete_workspace(
         if not await accounts.prevent_deletion(audited.conn, owned.workspace.owner_id):
             raise InvalidState("The owner of this workspace was deleted, so it cannot be restored.")
         await gate.undelete(
-            audited.conn, workspace_id, actor=caller.actor_name, limits=config.limits, now=now
+            audited.conn,
+            workspace_id,
+            actor=caller.actor_name,
+            limits=config.limits,
+            now=now,
+            by_person=not caller.is_token,
         )
         await audited.record(Action.WORKSPACE_UNDELETED, audit_target(owned), owner=owned.owner_name)
         return await updated_view(audited.conn, workspace_id, config, now)
@@ -136,7 +147,15 @@ async def extend_workspace(
     by, defaults = timedelta(seconds=body.seconds), services.config.ttl
     async with services.engine.begin() as conn:
         await find_own_workspace(conn, caller, workspace_id)
-        await gate.extend(conn, workspace_id, by=by, defaults=defaults, actor=caller.actor_name, now=now)
+        await gate.extend(
+            conn,
+            workspace_id,
+            by=by,
+            defaults=defaults,
+            actor=caller.actor_name,
+            now=now,
+            by_person=not caller.is_token,
+        )
         return await updated_view(conn, workspace_id, services.config, now)
 
 

@@ -169,7 +169,13 @@ async def _change_own(
     """Apply the desired state, then the edits: the gate locks the limits before the row."""
     if body.requested_state is not None:
         await gate.set_desired_state(
-            conn, workspace_id, body.requested_state, actor=caller.actor_name, limits=config.limits, now=now
+            conn,
+            workspace_id,
+            body.requested_state,
+            actor=caller.actor_name,
+            limits=config.limits,
+            now=now,
+            by_person=not caller.is_token,
         )
     if body.edits:
         await gate.edit(conn, workspace_id, body.edits, now=now)

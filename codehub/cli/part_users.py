@@ -83,7 +83,7 @@ def choose_part_users(settings: Settings) -> PartUsers:
     api_uid = first - 1 if settings.api_uid is None else settings.api_uid
     gateway_uid = settings.gateway_uid if "gateway_uid" in settings.model_fields_set else first - 2
     access_uid = _access_uid(settings, first - 4)
-    _check_different({"API_UID": api_uid, "GATEWAY_UID": gateway_uid, "ACCESS_UID": access_uid})
+    _check_different(api_uid, gateway_uid, access_uid)
     shown = closed_directories(_required_trees(settings))
     users = PartUsers(
         api=PartUser(api_uid, first - 3, shown) if api_uid else None,
@@ -103,11 +103,14 @@ def _access_uid(settings: Settings, default: int) -> int:
     return default if settings.access_uid is None else settings.access_uid
 
 
-def _check_different(uids: Mapping[str, int]) -> None:
-    chosen = [uid for uid in uids.values() if uid]
-    for name, uid in uids.items():
-        if uid and chosen.count(uid) > 1:
-            raise CommandError(f"two parts would run as user id {uid}: change {name}")
+def _check_different(api_uid: int, gateway_uid: int, access_uid: int) -> None:
+    """Raise CommandError if two parts would have the same rights."""
+    if api_uid and api_uid == gateway_uid:
+        raise CommandError(f"the API and the gateway would both run as user id {api_uid}: change API_UID")
+    if access_uid and access_uid in (api_uid, gateway_uid):
+        raise CommandError(
+            f"the access part and another part would both run as user id {access_uid}: change ACCESS_UID"
+        )
 
 
 def check_users(settings: Settings) -> list[Finding]:

@@ -29,6 +29,14 @@ class CommandCleaner:
         wanted = await self._database.wanted_execs([name for names in kept.values() for name in names], now)
         for workspace_id, exec_id in _surplus(kept, wanted):
             await self._remove(workspace_id, exec_id)
+        for workspace_id in await self._database.without_home(list(kept)):
+            await self._forget(workspace_id)
+
+    async def _forget(self, workspace_id: str) -> None:
+        try:
+            await self._commands.forget_workspace(workspace_id)
+        except OSError as error:
+            logger.warning("what is kept of a workspace cannot be removed", id=workspace_id, error=str(error))
 
     async def _remove(self, workspace_id: str, exec_id: str) -> None:
         """Remove one record. A command that still runs is killed first, and removed in the next cycle."""

@@ -116,6 +116,9 @@ class LeaderDatabase(Protocol):
     async def wanted_execs(self, exec_ids: Collection[str], now: datetime) -> set[str]:
         """Return the commands whose output is to be kept. That of archived workspaces is not."""
 
+    async def without_home(self, workspace_ids: Collection[str]) -> set[str]:
+        """Return which of these workspaces are archived, deleted or unknown, and have no operation."""
+
     async def trim_timelines(self) -> int:
         """Remove the oldest entries of long timelines, and all of purged workspaces; return how many."""
 

@@ -93,7 +93,7 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
         storage_location=location,
         messages=OwnerMessageFilter(host_paths(settings, location)),
         hints=runtime.hints,
-        commands=runtime.commands if isinstance(runtime, ProcessRuntime) else None,
+        commands=runtime.commands,
     )
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import case, delete, func, insert, select, update
+from sqlalchemy import case, delete, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database import gate
 from codehub.database.exec_queries import EXEC_COLUMNS, to_exec
+from codehub.database.index_predicates import ALIVE_EXECS
 from codehub.database.tables import execs, workspaces
 from codehub.domain.execs import (
     ALIVE,
@@ -30,6 +31,11 @@ from codehub.ulids import new_id
 
 _ALIVE: Final = tuple(state.value for state in ALIVE)
 ROWS_AT_ONCE: Final = 500
+REMOVE_EXPIRED: Final = """
+    DELETE FROM execs WHERE id = ANY(ARRAY(
+        SELECT id FROM execs WHERE ended_at < :before ORDER BY ended_at LIMIT :most
+    ))
+"""
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,7 @@ async def _check_count(conn: AsyncConnection, owner_id: str, max_alive: int) -> 
     owned = (
         select(func.count())
         .select_from(execs.join(workspaces))
-        .where(workspaces.c.owner_id == owner_id, execs.c.state.in_(_ALIVE))
+        .where(workspaces.c.owner_id == owner_id, text(ALIVE_EXECS))
     )
     if (await conn.scalar(owned) or 0) >= max_alive:
         raise TooManyRequests(
@@ -166,9 +172,7 @@ async def forget(conn: AsyncConnection, row: Exec, *, now: datetime) -> None:
 
 async def remove_expired(conn: AsyncConnection, ended_before: datetime) -> int:
     """Delete some rows of commands that ended before a time; return how many."""
-    c = execs.c
-    due = select(c.id).where(c.ended_at < ended_before).order_by(c.ended_at).limit(ROWS_AT_ONCE)
-    done = await conn.execute(delete(execs).where(c.id.in_(due)))
+    done = await conn.execute(text(REMOVE_EXPIRED), {"before": ended_before, "most": ROWS_AT_ONCE})
     return done.rowcount
 
 

@@ -3,15 +3,16 @@
 from collections.abc import Collection
 from typing import Any, Final
 
-from sqlalchemy import RowMapping, select
+from sqlalchemy import RowMapping, and_, not_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from codehub.database.index_predicates import ALIVE_EXECS
 from codehub.database.tables import execs, workspaces
-from codehub.domain.execs import ALIVE, Exec, ExecState
+from codehub.domain.execs import Exec, ExecState
+from codehub.domain.states import DesiredState, Operation, Phase
 
 EXEC_COLUMNS: Final = tuple(column for column in execs.columns if column.name != "container_op_id")
 MOST_LISTED: Final = 500
-_ALIVE: Final = tuple(state.value for state in ALIVE)
 
 
 def to_exec(row: RowMapping) -> Exec:
@@ -44,7 +45,7 @@ async def alive(conn: AsyncConnection, instance_backend: str) -> list[Exec]:
     query = (
         select(*EXEC_COLUMNS)
         .join(workspaces, workspaces.c.id == execs.c.workspace_id)
-        .where(execs.c.state.in_(_ALIVE), workspaces.c.instance_backend == instance_backend)
+        .where(text(ALIVE_EXECS), workspaces.c.instance_backend == instance_backend)
     )
     return [to_exec(row) for row in (await conn.execute(query)).mappings()]
 
@@ -52,4 +53,16 @@ async def alive(conn: AsyncConnection, instance_backend: str) -> list[Exec]:
 async def with_output(conn: AsyncConnection, exec_ids: Collection[str]) -> set[str]:
     """Return which of these commands have a row, and output that is to be kept."""
     query = select(execs.c.id).where(execs.c.id.in_(exec_ids), execs.c.output_removed.is_(False))
+    return set((await conn.execute(query)).scalars())
+
+
+async def with_home(conn: AsyncConnection, workspace_ids: Collection[str]) -> set[str]:
+    """Return which of these workspaces exist and are neither archived nor deleted, or are changing."""
+    c = workspaces.c
+    at_rest = and_(
+        c.phase.in_((Phase.ARCHIVED.value, Phase.DELETED.value)),
+        c.operation == Operation.NONE.value,
+        c.desired_state != DesiredState.RUNNING.value,
+    )
+    query = select(c.id).where(c.id.in_(workspace_ids), not_(at_rest))
     return set((await conn.execute(query)).scalars())

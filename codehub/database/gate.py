@@ -26,7 +26,7 @@ from codehub.domain import allowed_changes
 from codehub.domain.conditions import initial_conditions
 from codehub.domain.home_keys import home_store_key
 from codehub.domain.other_backends import Backends
-from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
+from codehub.domain.problems import InvalidState, ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.timeline_text import CREATED, REQUESTED
 from codehub.domain.ttl import TtlDefaults, extended
@@ -304,6 +304,11 @@ async def extend(
     workspace = await lock_workspace(conn, workspace_id)
     allowed_changes.check_alive(workspace)
     until = extended(workspace, defaults, by, now, by_person=by_person)
+    if until <= now:
+        raise InvalidState(
+            "No person has used this workspace for so long that a program cannot extend it. A person can, "
+            "in the dashboard."
+        )
     message = f"Kept until {until:%Y-%m-%d %H:%M} UTC."
     changes = {"keep_until": until} | ({"person_access_at": now} if by_person else {})
     return await _update_workspace(conn, workspace, changes, now, actor, "extended", message)

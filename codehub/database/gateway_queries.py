@@ -22,7 +22,7 @@ from codehub.domain.workspace import Workspace
 
 @dataclass(frozen=True, slots=True)
 class SessionUser:
-    """User of a session, which ends at `expires_at` (seconds since the epoch)."""
+    """User of a session or token, which ends at `expires_at` (seconds since the epoch)."""
 
     user_id: str
     username: str
@@ -55,18 +55,18 @@ class StatusPageData:
 
 
 async def find_session_user(conn: AsyncConnection, id_hash: bytes, now: datetime) -> SessionUser | None:
-    return _to_user(await find_session(conn, id_hash, now))
+    return _session_user(await find_session(conn, id_hash, now))
 
 
 async def find_token_user(conn: AsyncConnection, token_hash: bytes, now: datetime) -> SessionUser | None:
-    return _to_user(await find_token(conn, token_hash, now))
+    return _session_user(await find_token(conn, token_hash, now))
 
 
-def _to_user(session: Credential | None) -> SessionUser | None:
-    if session is None:
+def _session_user(found: Credential | None) -> SessionUser | None:
+    if found is None:
         return None
-    expires_at = math.inf if session.expires_at is None else session.expires_at.timestamp()
-    return SessionUser(session.user_id, session.username, expires_at, session.role)
+    expires_at = math.inf if found.expires_at is None else found.expires_at.timestamp()
+    return SessionUser(found.user_id, found.username, expires_at, found.role)
 
 
 async def find_route(conn: AsyncConnection, workspace_id: str) -> Route | None:

@@ -371,6 +371,10 @@ class PostgresLeaderDatabase:
                 wanted |= await exec_queries.with_output(conn, some)
         return wanted
 
+    async def without_home(self, workspace_ids: Collection[str]) -> set[str]:
+        async with self._engine.connect() as conn:
+            return set(workspace_ids) - await exec_queries.with_home(conn, workspace_ids)
+
     async def trim_timelines(self) -> int:
         async with self._engine.connect() as conn:
             kept = dict.fromkeys(await timeline.find_long(conn), timeline.KEPT)

@@ -24,13 +24,13 @@ REMOVE_EXPIRED: Final = """
         SELECT id, workspace_id FROM leases WHERE expires_at <= :now ORDER BY expires_at LIMIT :most
     ),
     locked AS (
-        SELECT id FROM workspaces WHERE id IN (SELECT workspace_id FROM expired)
+        SELECT id FROM workspaces WHERE id = ANY(ARRAY(SELECT workspace_id FROM expired))
         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     ),
     removed AS (
         DELETE FROM leases USING locked
         WHERE leases.workspace_id = locked.id AND expires_at <= :now
-            AND leases.id IN (SELECT id FROM expired)
+            AND leases.id = ANY(ARRAY(SELECT id FROM expired))
         RETURNING leases.workspace_id, leases.expires_at
     ),
     ends AS (
@@ -38,7 +38,8 @@ REMOVE_EXPIRED: Final = """
     ),
     recorded AS (
         UPDATE workspaces SET holds_changed_at = greatest(holds_changed_at, ends.at)
-        FROM ends WHERE workspaces.id = ends.workspace_id
+        FROM ends
+        WHERE workspaces.id = ANY(ARRAY(SELECT workspace_id FROM ends)) AND workspaces.id = ends.workspace_id
     )
     SELECT count(*) FROM removed
 """

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database.holds import read_holds
 from codehub.database.home_sizes import to_record
-from codehub.database.index_predicates import FAILED
+from codehub.database.index_predicates import COUNTED, FAILED
 from codehub.database.row_mapping import COLUMNS, to_workspace
 from codehub.database.tables import archives, home_sizes, leadership, timeline, users, workspaces
 from codehub.domain.archive_keys import archive_op_id_of
@@ -186,6 +186,13 @@ async def list_living(
     if after is not None:
         query = query.where(tuple_(c.created_at, c.number) < tuple_(after.created_at, after.number))
     return await _read_owned(conn, query.order_by(c.created_at.desc(), c.number.desc()).limit(limit))
+
+
+async def count_running(conn: AsyncConnection, owner_id: str, among: Collection[str]) -> int:
+    """Return how many of these workspaces of the user count against the limits."""
+    c = workspaces.c
+    counted = select(func.count()).where(text(COUNTED), c.owner_id == owner_id, c.id.in_(among))
+    return await conn.scalar(counted) or 0
 
 
 async def list_page(

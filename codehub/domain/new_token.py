@@ -69,6 +69,12 @@ def check_may_make_for(owner: TokenOwner, maker_id: str, *, maker_is_admin: bool
         raise Forbidden("An admin makes tokens for service accounts only. People make their own.")
 
 
+def check_name(name: str, existing: Sequence[str]) -> None:
+    """Raise InvalidState for a name that another token has: timelines and the audit log show names."""
+    if name in existing:
+        raise InvalidState(f"There is a token with the name {name!r} already. Choose another name.")
+
+
 def check_password_is_recent(password_at: datetime | None, now: datetime) -> None:
     """Raise PasswordRequired unless the caller's password was entered within PASSWORD_VALID_FOR."""
     if password_at is None or now - password_at > PASSWORD_VALID_FOR:

@@ -19,6 +19,11 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
+def without_tokens(text: str) -> str:
+    """Return the text with the secret part of each token replaced, for logs."""
+    return _TOKEN.sub(f"{TOKEN_PREFIX}…", text) if TOKEN_PREFIX in text else text
+
+
 def bearer_token(authorization: Sequence[str]) -> str | None:
     """Return the Bearer token of a request, or None if its Authorization fields have none.
 

@@ -98,7 +98,8 @@ def extended(
     until = min(max(present or now, now) + by, now + LONGEST_EXTENSION)
     if by_person or workspace.phase is not Phase.RUNNING:
         return until
-    return max(min(until, awake_limit(workspace, defaults)), workspace.keep_until or now)
+    until = min(until, awake_limit(workspace, defaults))
+    return max(until, workspace.keep_until or until)
 
 
 def expired(

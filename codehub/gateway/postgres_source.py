@@ -12,7 +12,6 @@ from codehub.domain.audit import Action, Actor, Target, TargetKind
 from codehub.domain.states import DesiredState
 from codehub.domain.user_limits import Limits
 from codehub.domain.workspace import Workspace
-from codehub.gateway.token_keys import token_hash_of
 
 
 class PostgresSource:
@@ -25,9 +24,11 @@ class PostgresSource:
 
     async def session_user(self, id_hash: bytes) -> SessionUser | None:
         async with self._engine.connect() as conn:
-            if (token_hash := token_hash_of(id_hash)) is not None:
-                return await gateway_queries.find_token_user(conn, token_hash, utc_now())
             return await gateway_queries.find_session_user(conn, id_hash, utc_now())
+
+    async def token_user(self, token_hash: bytes) -> SessionUser | None:
+        async with self._engine.connect() as conn:
+            return await gateway_queries.find_token_user(conn, token_hash, utc_now())
 
     async def route(self, workspace_id: str) -> Route | None:
         async with self._engine.connect() as conn:

@@ -20,6 +20,7 @@ from codehub.domain.ports import parse_port
 from codehub.domain.problems import TooManyRequests
 from codehub.domain.reserved_paths import ENTER_PATH, RESERVED_PREFIX
 from codehub.domain.states import Operation, Phase
+from codehub.domain.token_format import bearer_token, is_token
 from codehub.gateway import cookies, refusals
 from codehub.gateway.activity import ActivityRecorder
 from codehub.gateway.config import GatewayConfig
@@ -38,7 +39,6 @@ from codehub.gateway.refusals import Refusals
 from codehub.gateway.relay_builder import RelayBuilder
 from codehub.gateway.response_policy import HSTS
 from codehub.gateway.route_cache import NotCached, RouteCache
-from codehub.gateway.token_keys import find_token_key
 from codehub.gateway.workspace_entry import WorkspaceEntry, requests_page
 from codehub.gateway.workspace_request import WorkspaceRequest
 from codehub.no_space import insufficient_storage
@@ -190,34 +190,40 @@ class Router:
         return self._route_entry(request)
 
     def _route_api(self, head: RequestHead, peer: str) -> RouteResult:
+        if target_holds_token(head.target):
+            return self._refusals.token_in_target(head)
         if self._has_access and _ACCESS.match(head.target):
-            return self._route_access(head, peer)
+            return self._bind(self._relays.to_access(head, peer), head, peer)
         relay = self._relays.to_api(head, peer)
         if not _is_event_stream(head.path):
             return relay
         relay.is_stream = True
         return self._bind(relay, head, peer)
 
-    def _route_access(self, head: RequestHead, peer: str) -> RouteResult:
-        """Route a call that reaches into a workspace. It ends with the session or token that it uses."""
-        return self._bind(self._relays.to_access(head, peer), head, peer)
-
     def _bind(self, relay: Relay, head: RequestHead, peer: str) -> RouteResult:
-        """Bind a call to its session or token. The part that serves it rejects one without either."""
-        key = find_token_key(head)
-        if key is None:
-            sessions = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
-            key = cookies.session_hash(sessions[0]) if sessions else b""
-        if not key:
+        """Bind a call to its session or token, with which it ends. The part that serves it checks both."""
+        address = self._relays.client_address(head, peer)
+        token = bearer_token([head.get(b"authorization").decode("latin-1")])
+        if token is not None:
+            return self._with_token(relay, token, address)
+        sessions = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
+        if not sessions:
             return relay
-        known = self._route_cache.session_user(key)
-        if isinstance(known, SessionUser):
-            relay.session_hash, relay.session_user = key, known
+        return PendingRoute(self._add_session(relay, cookies.session_hash(sessions[0]), address))
+
+    def _with_token(self, relay: Relay, token: str, address: str) -> RouteResult:
+        """Return a relay that ends with its token. The part that serves it rejects an invalid one."""
+        if not is_token(token):
             return relay
-        return PendingRoute(self._add_session(relay, key, self._relays.client_address(head, peer)))
+        return PendingRoute(self._add_token(relay, cookies.session_hash(token.encode()), address))
+
+    async def _add_token(self, relay: Relay, token_hash: bytes, address: str) -> Relay:
+        relay.session_hash = token_hash
+        relay.session_user = await self._route_cache.find_token_user(token_hash, address)
+        return relay
 
     async def _add_session(self, relay: Relay, session_hash: bytes, address: str) -> Relay:
-        """Add the session to the relay of an event stream, which ends with it."""
+        """Add the session to a relay, which ends with it."""
         relay.session_hash = session_hash
         relay.session_user = await self._route_cache.find_session_user(session_hash, address)
         return relay

@@ -15,7 +15,6 @@ import os
 import selectors
 import signal
 import socket
-import stat
 import time
 from functools import partial
 from pathlib import Path
@@ -50,8 +49,6 @@ class ExecBroker:
         self._settings = settings
         self._selector = selector
         self.monitors: set[int] = set()
-        self._executions.mkdir(exist_ok=True)
-        self._executions.chmod(stat.S_IMODE(self._executions.stat().st_mode) & ~0o7 | 0o050)
         path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.setblocking(False)

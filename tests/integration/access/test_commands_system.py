@@ -1,12 +1,16 @@
 """Commands on a complete `codehub up`: through the gateway and the access part, in a real sandbox."""
 
 import contextlib
+import json
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
 from codehub.host.processes import ProcessId
 from tests.integration.access.conftest import Workspace
@@ -173,3 +177,119 @@ def test_the_access_part_runs_as_a_user_of_its_own(workspace: Workspace) -> None
 def _status(pid: int) -> list[str]:
     with open(f"/proc/{pid}/status") as file:
         return file.read().splitlines()
+
+
+def test_a_token_decides_alone_and_its_stream_ends_with_it(workspace: Workspace) -> None:
+    reader, user = make_token(workspace, "read"), make_token(workspace, "use")
+    exec_id = workspace.start("echo first; sleep 1000")
+    path = f"{workspace.url}/execs/{exec_id}"
+    with httpx.Client(base_url=workspace.system.base_url, timeout=PATIENCE) as program:
+        shown = program.get(path, headers=bearer(reader)).json()
+        assert (shown["state"], shown["command"]) == ("running", None)
+        assert program.get(f"{path}/output", headers=bearer(reader)).status_code == 403
+        assert program.get(path, headers=bearer("chub_" + "x" * 40)).status_code == 401
+        cross_site = bearer(user) | {"Sec-Fetch-Site": "cross-site"}
+        assert program.get(f"{path}/output", headers=cross_site).content == b"first\n"
+        with_cookie = workspace.api.get(path, headers=bearer("chub_" + "x" * 40))
+        assert with_cookie.status_code == 401, "a cookie does not help"
+
+        query = {"follow": True}
+        with (
+            pytest.raises(httpx.TransportError),
+            program.stream("GET", f"{path}/output", params=query, headers=bearer(user)) as response,
+        ):
+            for _ in response.iter_raw():
+                revoke_tokens(workspace)
+
+
+def make_token(workspace: Workspace, *scopes: str) -> str:
+    made = workspace.api.post("/api/v1/tokens", json={"name": "ci", "scopes": list(scopes)})
+    assert made.status_code == 201, made.text
+    token: str = made.json()["token"]
+    return token
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def revoke_tokens(workspace: Workspace) -> None:
+    for item in workspace.api.get("/api/v1/tokens").json()["items"]:
+        assert workspace.api.delete(f"/api/v1/tokens/{item['id']}").status_code == 204
+
+
+def test_a_terminal_is_attached_resized_and_attached_again(workspace: Workspace) -> None:
+    exec_id = workspace.start(["/bin/bash", "--norc"], tty={"rows": 24, "cols": 80})
+    url = f"ws://localhost:{workspace.system.port}{workspace.url}/execs/{exec_id}/attach"
+    headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in workspace.api.cookies.items())}
+    with pytest.raises(InvalidStatus) as refused:
+        connect(url, additional_headers=headers | {"Origin": "http://evil.example"})
+    assert refused.value.response.status_code == 403
+    with pytest.raises(InvalidStatus) as refused:
+        connect(url)
+    assert refused.value.response.status_code == 401
+
+    with connect(url, additional_headers=headers) as first:
+        first.send('{"rows": 50, "cols": 132}')
+        first.send(b"stty size; echo mar''ker\n")
+        assert b"50 132" in read_until(first, b"marker")
+        with connect(url, additional_headers=headers) as second:
+            assert b"50 132" in read_until(second, b"marker"), "the last screenful"
+            second.send(b"exit 4\n")
+            end = json.loads(read_texts(second)[-1])
+        assert end == {"state": "exited", "exit_code": 4}
+        assert '{"writer": false}' in read_texts(first)
+
+
+def read_until(websocket: ClientConnection, mark: bytes) -> bytes:
+    received = b""
+    while mark not in received:
+        message = websocket.recv(PATIENCE)
+        received += message if isinstance(message, bytes) else b""
+    return received
+
+
+def read_texts(websocket: ClientConnection) -> list[str]:
+    """Return the texts until the other side closes."""
+    return [message for message in websocket if isinstance(message, str)]
+
+
+@pytest.mark.full
+def test_two_hundred_commands_run_at_once(workspace: Workspace) -> None:
+    with ThreadPoolExecutor(32) as pool:
+        ids = list(pool.map(lambda n: workspace.start(f"read x; echo {n}; exit {n % 7}"), range(200)))
+        listed = {
+            item["id"]: item["state"] for item in workspace.api.get(f"{workspace.url}/execs").json()["items"]
+        }
+        assert all(listed[exec_id] == "running" for exec_id in ids)
+        for answer in pool.map(lambda exec_id: _send(workspace, exec_id), ids):
+            assert answer.status_code == 204, answer.text
+        outputs = list(pool.map(lambda exec_id: workspace.output(exec_id).content, ids))
+    assert outputs == [f"{n}\n".encode() for n in range(200)]
+    assert [workspace.exec(exec_id)["exit_code"] for exec_id in ids] == [n % 7 for n in range(200)]
+
+
+def _send(workspace: Workspace, exec_id: str) -> httpx.Response:
+    return workspace.api.post(f"{workspace.url}/execs/{exec_id}/stdin?close=true", content=b"\n")
+
+
+@pytest.mark.parametrize("size", [32 << 20, pytest.param(1 << 30, marks=pytest.mark.full)])
+def test_a_slow_reader_gets_a_declared_gap_and_holds_nothing_back(workspace: Workspace, size: int) -> None:
+    """The command writes more than is kept while its reader waits, and ends all the same."""
+    exec_id = workspace.start(f"head -c {size} /dev/zero; echo end")
+    received, gaps = 0, 0
+    with workspace.api.stream(
+        "GET", f"{workspace.url}/execs/{exec_id}/output", params={"follow": True}
+    ) as slow:
+        wait_for(lambda: workspace.exec(exec_id)["state"] == "exited", "the command to end")
+        with contextlib.suppress(httpx.TransportError):
+            for chunk in slow.iter_raw():
+                received += len(chunk)
+    assert received < size, "the response ends incomplete"
+    last = b""
+    while received < size + len("end\n"):
+        answer = workspace.output(exec_id, offset=received)
+        offset = int(answer.headers["codehub-offset"])
+        gaps += offset > received
+        received, last = offset + len(answer.content), answer.content
+    assert gaps == 1 and last.endswith(b"end\n")

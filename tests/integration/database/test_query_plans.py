@@ -14,10 +14,14 @@ from codehub.database import (
     accounts,
     audit,
     credentials,
+    exec_gate,
+    exec_queries,
     gate,
     gateway_queries,
     gc_queries,
+    holds,
     leader_database,
+    lease_gate,
     lockout,
     sessions,
     tokens,
@@ -39,7 +43,7 @@ OWNER = "owner-5"
 WORKSPACE = "e4da3b7fbbce2345d7772b0674"  # one of that owner's
 SESSION = sessions.hash_session_id("5")
 TOKEN = tokens.hash_token("5")
-NEVER_DUE = TtlDefaults(OWN_TTL, OWN_TTL)
+NEVER_DUE = TtlDefaults(OWN_TTL, OWN_TTL, OWN_TTL)
 TTL_INDEXES = {
     f"ix_workspaces_{kind}_ttl_{source}" for kind in ("standby", "archive") for source in ("default", "own")
 }
@@ -94,7 +98,22 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     ),
     "the limits": (lambda conn: gate.usage(conn, OWNER), {"ix_workspaces_counted"}),
     "activity": (lambda conn: gate.advance_last_access(conn, {WORKSPACE: NEWEST}), {"pk_workspaces"}),
-    "the TTLs": (lambda conn: ttl_queries.candidates(conn, NEVER_DUE, NEWEST), TTL_INDEXES),
+    "the TTLs": (
+        lambda conn: ttl_queries.candidates(conn, NEVER_DUE, NEWEST),
+        TTL_INDEXES | {"ix_workspaces_without_person"},
+    ),
+    "what keeps workspaces awake": (
+        lambda conn: holds.read_holds(conn, [WORKSPACE]),
+        {"ix_execs_alive", "ix_leases_workspace"},
+    ),
+    "a workspace's leases": (
+        lambda conn: lease_gate.list_leases(conn, WORKSPACE, NEWEST),
+        {"ix_leases_workspace"},
+    ),
+    "the end of leases": (
+        lambda conn: lease_gate.remove_expired(conn, NEWEST, 1000),
+        {"ix_leases_expires_at", "pk_workspaces"},
+    ),
     "the controller's pass": (
         lambda conn: conn.execute(text(leader_database.VERSIONS)),
         {"ix_workspaces_versions"},
@@ -163,9 +182,24 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
         lambda conn: audit.remove_older(conn, 0, NEWEST - timedelta(days=3650), 1000),
         {"ix_audit_log_at"},
     ),
+    "a command": (lambda conn: exec_queries.find(conn, WORKSPACE, "exec-5"), {"ix_execs_workspace"}),
+    "the commands with output": (lambda conn: exec_queries.with_output(conn, ["exec-5"]), {"pk_execs"}),
+    "a workspace's commands": (lambda conn: exec_queries.newest(conn, WORKSPACE), {"ix_execs_workspace"}),
+    "a key of a command": (
+        lambda conn: exec_queries.has_key(conn, WORKSPACE, OWNER, "key-5"),
+        {"uq_execs_key"},
+    ),
+    "the commands that run": (lambda conn: exec_queries.alive(conn, "process"), {"ix_execs_alive"}),
+    "the commands to forget": (
+        lambda conn: exec_gate.remove_expired(conn, NEWEST - timedelta(days=13)),
+        {"ix_execs_ended"},
+    ),
     "a timeline": (lambda conn: workspace_queries.timeline_of(conn, WORKSPACE), {"ix_timeline_workspace"}),
 }
-BIG_TABLES = {"audit_log", "workspaces", "timeline", "archives", "sessions", "tokens", "login_failures"}
+BIG_TABLES = {
+    "audit_log", "workspaces", "timeline", "archives", "sessions", "tokens", "login_failures", "execs",
+    "leases",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "indexes"), CALLS.values(), ids=CALLS.keys())
