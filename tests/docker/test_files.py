@@ -23,11 +23,18 @@ AGENTS = "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -c ^codehub-files; tr
 
 
 @pytest.fixture(scope="module")
-def shared(own_engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+def container(own_engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     directory = tmp_path_factory.mktemp("files")
     directory.chmod(0o711)
     yield Commands(own_engine, directory)
     own_engine.clear()
+
+
+@pytest.fixture
+async def shared(container: Commands) -> AsyncIterator[Commands]:
+    container.runtime = container.other_runtime()
+    yield container
+    await container.runtime.close()
 
 
 @pytest.fixture
@@ -57,7 +64,10 @@ async def test_an_agent_is_confined_as_the_container_is(shared: Commands, files:
         status = "for p in /proc/[0-9]*; do grep -qs ^codehub-files $p/cmdline && F $p/status; done; true"
         agent = await shared.inside("w1", status.replace("F", fields))
         assert agent.split() == (await shared.inside("w1", f"{fields} /proc/self/status")).split()
-        look = "for p in /proc/[0-9]*; do grep -qs ^codehub-files $p/cmdline && cat $p/environ $p/maps && ls $p/fd; done"  # fmt: skip
+        look = (
+            "for p in /proc/[0-9]*; do grep -qs ^codehub-files $p/cmdline"
+            " && cat $p/environ $p/maps && ls $p/fd; done"
+        )
         assert await shared.inside("w1", f"{look}; true") == ""
         container = shared.runtime.commands.find_container("w1")
         (pid,) = [pid for pid in _agents() if _pid_namespace(pid) == _pid_namespace(container.init.pid)]
