@@ -293,3 +293,47 @@ def test_a_slow_reader_gets_a_declared_gap_and_holds_nothing_back(workspace: Wor
         gaps += offset > received
         received, last = offset + len(answer.content), answer.content
     assert gaps == 1 and last.endswith(b"end\n")
+
+
+def test_only_the_owner_reaches_commands(workspace: Workspace) -> None:
+    """Another user sees nothing. An admin sees that a command runs, but not which, and reads nothing."""
+    made = workspace.api.post("/api/v1/users", json={"username": "bob", "password": "a good password"})
+    assert made.status_code == 201, made.text
+    exec_id = workspace.start("echo secret")
+    with workspace.system.client("bob", "a good password") as bob:
+        calls = [
+            bob.get(f"{workspace.url}/execs"),
+            bob.post(f"{workspace.url}/execs", json={"command": "true"}),
+            bob.get(f"{workspace.url}/execs/{exec_id}/output"),
+            bob.post(f"{workspace.url}/execs/{exec_id}/stdin", content=b"x"),
+            bob.delete(f"{workspace.url}/execs/{exec_id}"),
+            bob.get(f"{workspace.url}/logs"),
+        ]
+        assert [call.status_code for call in calls] == [403] * len(calls)
+        own = Workspace(
+            workspace.system, bob, bob.post("/api/v1/workspaces", json={"name": "own"}).json()["id"]
+        )
+        wait_for(lambda: own.is_in("RUNNING"), "the workspace to run")
+        theirs = own.start("echo mine")
+    seen = workspace.api.get(f"{own.url}/execs/{theirs}")
+    assert (seen.status_code, seen.json()["command"]) == (200, None)
+    assert workspace.api.get(f"{own.url}/execs/{theirs}/output").status_code == 403
+    assert workspace.api.post(f"{own.url}/execs", json={"command": "true"}).status_code == 403
+    assert workspace.api.get(f"{own.url}/execs/{exec_id}").status_code == 404, (
+        "a command of another workspace"
+    )
+
+
+def test_logs_are_read_also_in_standby(workspace: Workspace) -> None:
+    wait_for(lambda: workspace.api.get(f"{workspace.url}/logs").status_code == 200, "the logs")
+    log = workspace.system.data_dir / "execs" / workspace.id / "output.log"
+    with log.open("a") as file:
+        file.write("a line of the IDE\n")
+    answer = workspace.api.get(f"{workspace.url}/logs?lines=1")
+    assert (answer.text, answer.headers["content-type"]) == (
+        "a line of the IDE\n",
+        "application/octet-stream",
+    )
+    workspace.wish("STANDBY")
+    wait_for(lambda: workspace.is_in("STANDBY"), "the workspace to stop")
+    assert "a line of the IDE" in workspace.api.get(f"{workspace.url}/logs").text
