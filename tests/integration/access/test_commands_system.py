@@ -203,7 +203,7 @@ def test_a_token_decides_alone_and_its_stream_ends_with_it(workspace: Workspace)
 
 
 def make_token(workspace: Workspace, *scopes: str) -> str:
-    made = workspace.api.post("/api/v1/tokens", json={"name": "ci", "scopes": list(scopes)})
+    made = workspace.api.post("/api/v1/tokens", json={"name": " ".join(scopes), "scopes": list(scopes)})
     assert made.status_code == 201, made.text
     token: str = made.json()["token"]
     return token
