@@ -301,7 +301,7 @@ def test_only_the_owner_reaches_commands(workspace: Workspace) -> None:
     made = workspace.api.post("/api/v1/users", json={"username": "bob", "password": "a good password"})
     assert made.status_code == 201, made.text
     exec_id = workspace.start("echo secret")
-    with workspace.system.client("bob", "a good password") as bob:
+    with contextlib.closing(workspace.system.client("bob", "a good password")) as bob:
         calls = [
             bob.get(f"{workspace.url}/execs"),
             bob.post(f"{workspace.url}/execs", json={"command": "true"}),
