@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from codehub.access.open_readers import OpenReaders
 from codehub.access.runtime import make_commands, make_files
 from codehub.access.services import AccessServices
 from codehub.asgi import errors
+from codehub.asgi.body_limit import BodyLimitMiddleware
 from codehub.asgi.call_admission import CallAdmissionMiddleware
 from codehub.asgi.credential_lookup import CredentialLookup
 from codehub.asgi.credential_revocation import CredentialRevocations
@@ -34,6 +36,7 @@ logger = structlog.get_logger(__name__)
 
 PREFIX: Final = "/api/v1"
 POOL_SIZE: Final = 20
+THREADS: Final = 32
 CALLS_AT_ONCE: Final = 512
 """Per user, streams among them. A call beyond is rejected, and does not wait."""
 QUERIES_AT_ONCE: Final = 8
@@ -42,7 +45,8 @@ AGENTS_PER_USER: Final = 32
 AGENTS_PER_WORKSPACE: Final = 16
 """Calls about files under way. Each takes two processes of the workspace."""
 AGENTS_WAITING: Final = 128
-_ERROR_STATUSES: Final = (401, 403, 404, 409, 410, 412, 416, 422, 429, 502, 503, 504, 507)
+_STREAMED: Final = ("/stdin", "/files/content", "/files/tar")
+_ERROR_STATUSES: Final = (401, 403, 404, 409, 410, 412, 413, 416, 422, 429, 502, 503, 504, 507)
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": errors.ErrorEnvelope} for status in _ERROR_STATUSES
 }
@@ -63,7 +67,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(make_router())
     # Below the exception handlers, which turn a rejection into a response.
     app.router.middleware_stack = CallAdmissionMiddleware(
-        app.router.middleware_stack,
+        BodyLimitMiddleware(app.router.middleware_stack, is_streamed=_is_streamed),
         prefix=PREFIX,
         cookie_name=name,
         lookup=_credential_lookup,
@@ -85,6 +89,11 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
+def _is_streamed(path: str) -> bool:
+    """Return whether a call's body is as long as what a command or a file takes."""
+    return path.endswith(_STREAMED)
+
+
 def make_router() -> APIRouter:
     router = APIRouter(prefix=PREFIX, responses=_ERRORS)
     for resource in (execs, exec_streams, terminals, logs, files):
@@ -100,6 +109,9 @@ def _credential_lookup(scope: Scope) -> CredentialLookup:
 def _lifespan(settings: Settings) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        # Each reader of output reads from a disk. The default pool has a few threads only.
+        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="access")
+        asyncio.get_running_loop().set_default_executor(pool)
         engine = create_engine(
             settings.database_url, pool_size=POOL_SIZE, statement_seconds=STATEMENT_SECONDS
         )

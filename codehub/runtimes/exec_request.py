@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict, dataclass, field
 
 OUTPUT_BYTES = 16 << 20
@@ -35,10 +36,16 @@ class ExecRequest:
     """Whether input will be sent. Otherwise the command finds its input closed."""
     timeout_seconds: float | None = None
     kill_after_seconds: float = KILL_AFTER_SECONDS
+    reserve_bytes: int = 0
+    """Output is dropped while the disk has less free."""
     start_until: float | None = None
     """Deadline on this machine's monotonic clock. Later the caller has given up, so nothing starts."""
     output_bytes: int = OUTPUT_BYTES
     """The newest bytes of each stream that are kept."""
+
+    @property
+    def is_too_late(self) -> bool:
+        return self.start_until is not None and time.monotonic() > self.start_until
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
