@@ -132,7 +132,35 @@ class EngineCommand:
         if state["Running"]:
             self._poll_again()
             return None
-        return self._failed_start()
+        return self._end_of_start()
+
+    def _end_of_start(self) -> CommandEnd | None:
+        """Return the end of a command that did not start.
+
+        One that ended at once looks the same until the engine closes its stream.
+        """
+        output = self._rest_of_stream()
+        if self._set_process(self._inspect()):
+            for stream, content in output:
+                self._store(stream, content)
+            self._end_output()
+            self._poll_soon()
+            return None
+        if self._container.init.is_exiting():
+            return CommandEnd(ExecState.KILLED, None, WORKSPACE_STOPPED)
+        text = b"".join(content for _, content in output).decode(errors="replace")
+        code, message = explain_failed_start(text, self._request)
+        self._store(STDERR, f"{message}\n".encode())
+        return CommandEnd(ExecState.EXITED, code)
+
+    def _rest_of_stream(self) -> list[tuple[str, bytes]]:
+        if self._stream is None:
+            return []
+        self._stream.settimeout(_SIGNAL_SECONDS)
+        text = b"".join(iter(lambda: self._receive() or b"", b""))
+        if self._request.tty is not None:
+            return [(STDOUT, text)]
+        return [(stream, bytes(content)) for stream, content in self._frames.decode(text)]
 
     def _set_process(self, state: Mapping[str, Any]) -> bool:
         """Return whether the command has started."""
@@ -151,20 +179,6 @@ class EngineCommand:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(self._stream)
             self._selector.register(self._stream, selectors.EVENT_READ, self._read_output)
-
-    def _failed_start(self) -> CommandEnd:
-        text = b""
-        if self._stream is not None:
-            self._stream.settimeout(_SIGNAL_SECONDS)
-            with contextlib.suppress(OSError):
-                text = b"".join(iter(lambda: self._receive() or b"", b""))
-        if self._request.tty is None:
-            text = b"".join(bytes(content) for _, content in self._frames.decode(text))
-        if self._container.init.is_exiting():
-            return CommandEnd(ExecState.KILLED, None, WORKSPACE_STOPPED)
-        code, message = explain_failed_start(text.decode(errors="replace"), self._request)
-        self._store(STDERR, f"{message}\n".encode())
-        return CommandEnd(ExecState.EXITED, code)
 
     def _find_end_behind_stream(self) -> CommandEnd | None:
         """Return the command's end once its stream has ended and the engine knows its exit code."""
