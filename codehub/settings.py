@@ -14,6 +14,7 @@ from codehub.domain.apps_host import default_apps_domain
 from codehub.domain.disk import Reserve
 from codehub.domain.loopback import is_loopback
 from codehub.domain.other_backends import Backends
+from codehub.domain.ttl import TtlDefaults
 from codehub.domain.user_limits import MAX_WORKSPACES_PER_USER
 from codehub.domain.weak_settings import Weakness, is_too_wide
 from codehub.setting_types import (
@@ -72,6 +73,7 @@ class Settings(BaseSettings):
     docker_firewall: bool = True
     gateway_uid: UserId = Field(default_factory=os.geteuid)
     api_uid: UserId | None = None
+    access_uid: UserId | None = None
     workspace_allow_egress: Ipv4Networks = ""
     workspace_uid_base: Annotated[int, Field(ge=65_536, le=1_000_000_000)] = 2_000_000
 
@@ -82,6 +84,8 @@ class Settings(BaseSettings):
     trusted_proxies: Networks = ""
     api_listen: SocketAddress = ""
     api_upstream: SocketAddress = ""
+    access_listen: SocketAddress = ""
+    access_upstream: SocketAddress = ""
     internal_key: InternalKey = None
     public_base_url: Origin = ""
     apps_domain: Domain = None
@@ -124,11 +128,16 @@ class Settings(BaseSettings):
     home_quota_files: Annotated[int, Field(ge=0, le=1 << 40)] = 0
     archives_at_once: Annotated[int, Field(ge=1, le=10_000)] = max(2, os.cpu_count() or 1)
 
+    exec_output_bytes: Annotated[int, Field(ge=4096, le=1 << 40)] = 16 << 20
+    exec_retention_seconds: Annotated[int, Field(ge=60, le=31_536_000)] = 86_400
+
     audit_retention_days: Annotated[int, Field(ge=0, le=36_500)] = 365
     limits_max_running_per_user: Annotated[int, Field(ge=0, le=100_000)] = 2
     limits_max_workspaces_per_user: Annotated[int, Field(ge=0, le=100_000)] = MAX_WORKSPACES_PER_USER
     limits_max_archive_bytes_per_user: Annotated[int, Field(ge=0, le=1 << 60)] = 0
     limits_max_running_global: Annotated[int, Field(ge=0, le=1_000_000)] = 100
+    limits_max_awake_seconds: WholeSeconds = 259_200
+    limits_max_lease_seconds: Annotated[int, Field(ge=60, le=31_536_000)] = 86_400
 
     redis_channel_sse_prefix: str = "codehub:sse:"
     redis_channel_wake_prefix: str = "codehub:wake:"
@@ -255,6 +264,10 @@ class Settings(BaseSettings):
         return Reserve(self.disk_reserve_bytes, self.disk_reserve_files)
 
     @property
+    def ttl_defaults(self) -> TtlDefaults:
+        return TtlDefaults(self.ttl_standby_seconds, self.ttl_archive_seconds, self.limits_max_awake_seconds)
+
+    @property
     def backends(self) -> Backends:
         return Backends(self.runtime, "local-dir")
 
@@ -270,6 +283,14 @@ class Settings(BaseSettings):
         None: only the coordinator's user (ADR 0028).
         """
         return self.gateway_uid if os.geteuid() == 0 and self.gateway_uid != 0 else None
+
+    @property
+    def access_group(self) -> int | None:
+        """Group of the access part, which may connect to the sockets for commands (ADR 0034).
+
+        None: only the coordinator's user.
+        """
+        return self.access_uid if os.geteuid() == 0 and self.access_uid else None
 
     @cached_property
     def run_dir(self) -> Path:
@@ -289,6 +310,20 @@ class Settings(BaseSettings):
         """Address at which the gateway reaches the API."""
         return self.api_upstream or f"unix:{self.api_socket}"
 
+    @cached_property
+    def access_socket(self) -> Path:
+        return self.run_dir / "access.sock"
+
+    @property
+    def access_listen_address(self) -> str:
+        """Address where the access part listens: `unix:/path` or `tcp:host:port`."""
+        return self.access_listen or f"unix:{self.access_socket}"
+
+    @property
+    def access_upstream_address(self) -> str:
+        """Address at which the gateway reaches the access part."""
+        return self.access_upstream or f"unix:{self.access_socket}"
+
     def internal_key_for(self, name: str, address: str) -> str | None:
         """Return the key for requests to this address, or None for a Unix socket.
 
@@ -299,7 +334,7 @@ class Settings(BaseSettings):
         if self.internal_key is None:
             raise SettingsError(
                 f"{name} is {address}, which others may reach: set INTERNAL_KEY to a secret of at least 32 "
-                "characters, the same for the API and the gateway"
+                "characters, the same for the API, the access part and the gateway"
             )
         return self.internal_key
 

@@ -7,6 +7,7 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from codehub.asgi.bearer import call_token
 from codehub.asgi.errors import envelope
 
 UNSAFE_METHODS = frozenset({"POST", "PATCH", "PUT", "DELETE"})
@@ -37,17 +38,28 @@ def is_cross_site(fetch_sites: Sequence[str], origins: Sequence[str], own_origin
 class CsrfMiddleware:
     """Middleware that rejects cross-site calls that change something.
 
-    It checks calls with the session cookie, and the sign-in, which sets the cookie.
+    It checks calls with the session cookie, and the sign-in, which sets the cookie. A call with a
+    Bearer token is not checked: browsers do not add one by themselves, and its cookie is not read.
+    With `checks_reads` it checks calls that read, and WebSockets, as well.
     """
 
-    def __init__(self, app: ASGIApp, *, own_origin: str, cookie_name: str, login_path: str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        own_origin: str,
+        cookie_name: str,
+        login_path: str,
+        checks_reads: bool = False,
+    ) -> None:
         self._app = app
         self._own_origin = own_origin
         self._cookie_name = cookie_name
         self._login_path = login_path
+        self._checks_reads = checks_reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] in UNSAFE_METHODS:
+        if self._is_checked(scope):
             headers = Headers(scope=scope)
             if self._is_protected(scope["path"], headers) and is_cross_site(
                 headers.getlist("sec-fetch-site"), headers.getlist("origin"), self._own_origin
@@ -57,7 +69,14 @@ class CsrfMiddleware:
                 return
         await self._app(scope, receive, send)
 
+    def _is_checked(self, scope: Scope) -> bool:
+        if scope["type"] == "websocket":
+            return self._checks_reads
+        return scope["type"] == "http" and (self._checks_reads or scope["method"] in UNSAFE_METHODS)
+
     def _is_protected(self, path: str, headers: Headers) -> bool:
         if path == self._login_path:
             return True
+        if call_token(headers) is not None:
+            return False
         return any(self._cookie_name in cookie_parser(line) for line in headers.getlist("cookie"))

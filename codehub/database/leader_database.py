@@ -18,20 +18,25 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from codehub.database import (
     audit,
+    exec_gate,
+    exec_queries,
     gate,
     gateway_reports,
     gc_queries,
     health_checks,
     home_sizes,
+    lease_gate,
     lockout,
     timeline,
     ttl_queries,
 )
 from codehub.database.engine import is_lock_timeout
+from codehub.database.holds import read_holds
 from codehub.database.leadership import StaleLeader, fence
 from codehub.database.row_mapping import COLUMNS, column_values, to_workspace, to_workspaces
 from codehub.database.tables import workspaces
 from codehub.domain.audit import Actor, ActorKind
+from codehub.domain.awake import Holds
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gateway_reports import GatewayReport
@@ -258,6 +263,18 @@ class PostgresLeaderDatabase:
         async with self._engine.connect() as conn:
             return await ttl_queries.candidates(conn, defaults, now)
 
+    async def holds(self, workspace_ids: Collection[str]) -> Mapping[str, Holds]:
+        async with self._engine.connect() as conn:
+            return await read_holds(conn, workspace_ids)
+
+    async def remove_expired_leases(self, now: datetime) -> int:
+        removed, some = 0, ROWS_AT_ONCE
+        while some == ROWS_AT_ONCE:
+            async with self._fenced() as conn:
+                some = await lease_gate.remove_expired(conn, now, ROWS_AT_ONCE)
+            removed += some
+        return removed
+
     async def apply_expiry(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
         try:
             async with self._fenced() as conn:
@@ -341,6 +358,22 @@ class PostgresLeaderDatabase:
         async with self._engine.begin() as conn:
             await fence(conn, self._epoch)
             return await audit.remove_older(conn, self._epoch, before, ROWS_AT_ONCE)
+
+    async def remove_expired_execs(self, ended_before: datetime) -> int:
+        async with self._fenced() as conn:
+            return await exec_gate.remove_expired(conn, ended_before)
+
+    async def wanted_execs(self, exec_ids: Collection[str], now: datetime) -> set[str]:
+        wanted: set[str] = set()
+        for some in _batches(sorted(exec_ids)):
+            async with self._fenced() as conn:
+                await exec_gate.mark_archived_output(conn, some, now)
+                wanted |= await exec_queries.with_output(conn, some)
+        return wanted
+
+    async def without_home(self, workspace_ids: Collection[str]) -> set[str]:
+        async with self._engine.connect() as conn:
+            return set(workspace_ids) - await exec_queries.with_home(conn, workspace_ids)
 
     async def trim_timelines(self) -> int:
         async with self._engine.connect() as conn:

@@ -28,6 +28,13 @@ class Forbidden(Problem):
     code, status = "FORBIDDEN", 403
 
 
+class PasswordRequired(Problem):
+    """Request that needs a password entered a short time ago."""
+
+    default_message = "Enter your password again. Then repeat this within five minutes."
+    code, status = "PASSWORD_REQUIRED", 403
+
+
 class WorkspaceNotFound(Problem):
     """Request for a workspace that does not exist, or that its sender may not see."""
 
@@ -96,3 +103,24 @@ class TooManyRequests(Problem):
 
     default_message = "Too many attempts. Try again later."
     code, status = "TOO_MANY_REQUESTS", 429
+
+
+class Gone(Problem):
+    """Request for something that existed and was removed."""
+
+    default_message = "This is no longer kept."
+    code, status = "GONE", 410
+
+
+class RangeNotSatisfiable(Problem):
+    """Request for bytes behind the end."""
+
+    default_message = "There are no bytes at this offset."
+    code, status = "RANGE_NOT_SATISFIABLE", 416
+
+
+class WakeTimeout(Problem):
+    """End of the wait for a workspace to run."""
+
+    default_message = "The workspace does not run yet. Try again."
+    code, status = "WAKE_TIMEOUT", 504

@@ -15,7 +15,7 @@ from codehub.domain.workspace import Workspace
 
 
 class PostgresSource:
-    """Source of sessions and routes that reads PostgreSQL."""
+    """Source of sessions, tokens and routes that reads PostgreSQL."""
 
     def __init__(self, engine: AsyncEngine, limits: Limits, count_wake: Callable[[], None]) -> None:
         self._engine = engine
@@ -25,6 +25,10 @@ class PostgresSource:
     async def session_user(self, id_hash: bytes) -> SessionUser | None:
         async with self._engine.connect() as conn:
             return await gateway_queries.find_session_user(conn, id_hash, utc_now())
+
+    async def token_user(self, token_hash: bytes) -> SessionUser | None:
+        async with self._engine.connect() as conn:
+            return await gateway_queries.find_token_user(conn, token_hash, utc_now())
 
     async def route(self, workspace_id: str) -> Route | None:
         async with self._engine.connect() as conn:

@@ -20,14 +20,16 @@ class Relay(RouteResult):
     workspace_id: str = ""
     """Empty for the API."""
     session_hash: bytes = b""
-    """The session that permits the request; the connection ends with it."""
+    """Hash of the session or token that permits the request; the connection ends with it."""
     session_user: SessionUser | None = None
-    """The user of the session."""
+    """The user of the session or token."""
     activity: Activity = "any"
     freshly_loaded: bool = False
     """A VS Code window's own first connection, not one made again after the network came back."""
     is_stream: bool = False
     """An event stream of the platform, which has no end."""
+    is_slow: bool = False
+    """A call of the access part, which may take its body as slowly as a command reads it."""
     port: int = 0
     """The port of the workspace that the request is for; 0 for its IDE."""
     own_origin: bool = False
