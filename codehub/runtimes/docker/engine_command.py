@@ -67,7 +67,9 @@ class EngineCommand:
         """Start the command, or raise CommandRefused if the engine starts nothing."""
         self._selector = selector
         self._store = store
+        self._check_deadline()
         self._exec_id = self._create()
+        self._check_deadline()
         ExecNote(self._container.id, self._exec_id).write(self._directory)
         self._poll_at = time.monotonic() + self._pause
         try:
@@ -81,11 +83,12 @@ class EngineCommand:
         stream.setblocking(False)
         self._stream = stream
         selector.register(stream, selectors.EVENT_READ, self._on_first_output)
-        return os.dup(stream.fileno()) if self._has_input else None
+        return os.dup(stream.fileno()) if has_input(self._request) else None
 
-    @property
-    def _has_input(self) -> bool:
-        return self._request.stdin or self._request.tty is not None
+    def _check_deadline(self) -> None:
+        until = self._request.start_until
+        if until is not None and time.monotonic() > until:
+            raise CommandRefused("the Docker engine took too long; no command was started")
 
     def _create(self) -> str:
         body = exec_options(self._request)
@@ -318,6 +321,10 @@ class EngineCommand:
         return self._process
 
 
+def has_input(request: ExecRequest) -> bool:
+    return request.stdin or request.tty is not None
+
+
 def exec_options(request: ExecRequest) -> dict[str, Any]:
     """Return the body of `POST /containers/{id}/exec`.
 
@@ -326,7 +333,7 @@ def exec_options(request: ExecRequest) -> dict[str, Any]:
     terminal = {} if request.tty is None else TERMINAL
     console = {} if request.tty is None else {"ConsoleSize": [request.tty.rows, request.tty.cols]}
     return {
-        "AttachStdin": request.stdin or request.tty is not None,
+        "AttachStdin": has_input(request),
         "AttachStdout": True,
         "AttachStderr": True,
         "Tty": request.tty is not None,
