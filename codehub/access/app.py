@@ -16,6 +16,7 @@ from codehub.access.open_readers import OpenReaders
 from codehub.access.runtime import make_commands
 from codehub.access.services import AccessServices
 from codehub.asgi import errors
+from codehub.asgi.body_limit import BodyLimitMiddleware
 from codehub.asgi.call_admission import CallAdmissionMiddleware
 from codehub.asgi.credential_lookup import CredentialLookup
 from codehub.asgi.credential_revocation import CredentialRevocations
@@ -38,7 +39,8 @@ CALLS_AT_ONCE: Final = 512
 """Per user, streams among them. A call beyond is rejected, and does not wait."""
 QUERIES_AT_ONCE: Final = 8
 """Per user. Two users with as many calls as they may have leave connections to others."""
-_ERROR_STATUSES: Final = (401, 403, 404, 409, 410, 416, 422, 429, 503, 504)
+_STREAMED: Final = ("/stdin", "/files/content", "/files/tar")
+_ERROR_STATUSES: Final = (401, 403, 404, 409, 410, 413, 416, 422, 429, 503, 504)
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": errors.ErrorEnvelope} for status in _ERROR_STATUSES
 }
@@ -59,7 +61,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(make_router())
     # Below the exception handlers, which turn a rejection into a response.
     app.router.middleware_stack = CallAdmissionMiddleware(
-        app.router.middleware_stack,
+        BodyLimitMiddleware(app.router.middleware_stack, is_streamed=_is_streamed),
         prefix=PREFIX,
         cookie_name=name,
         lookup=_credential_lookup,
@@ -79,6 +81,11 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(SecurityHeadersMiddleware)
     app.add_middleware(MetricsMiddleware, metrics=metrics)
     return app
+
+
+def _is_streamed(path: str) -> bool:
+    """Return whether a call's body is as long as what a command or a file takes."""
+    return path.endswith(_STREAMED)
 
 
 def make_router() -> APIRouter:

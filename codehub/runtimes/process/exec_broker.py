@@ -137,7 +137,7 @@ def _serve(connection: socket.socket, executions: Path, settings: ExecSettings) 
     connection.settimeout(_REQUEST_SECONDS)
     with connection.makefile() as reader:
         request = ExecRequest.from_json(reader.readline())
-    if request.start_until is not None and time.monotonic() > request.start_until:
+    if request.is_too_late:
         return
     set_command_line("codehub-exec", request.exec_id)
     os.umask(UMASK)

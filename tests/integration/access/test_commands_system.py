@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -203,7 +204,7 @@ def test_a_token_decides_alone_and_its_stream_ends_with_it(workspace: Workspace)
 
 
 def make_token(workspace: Workspace, *scopes: str) -> str:
-    made = workspace.api.post("/api/v1/tokens", json={"name": "ci", "scopes": list(scopes)})
+    made = workspace.api.post("/api/v1/tokens", json={"name": " ".join(scopes), "scopes": list(scopes)})
     assert made.status_code == 201, made.text
     token: str = made.json()["token"]
     return token
@@ -300,7 +301,7 @@ def test_only_the_owner_reaches_commands(workspace: Workspace) -> None:
     made = workspace.api.post("/api/v1/users", json={"username": "bob", "password": "a good password"})
     assert made.status_code == 201, made.text
     exec_id = workspace.start("echo secret")
-    with workspace.system.client("bob", "a good password") as bob:
+    with contextlib.closing(workspace.system.client("bob", "a good password")) as bob:
         calls = [
             bob.get(f"{workspace.url}/execs"),
             bob.post(f"{workspace.url}/execs", json={"command": "true"}),
@@ -337,3 +338,18 @@ def test_logs_are_read_also_in_standby(workspace: Workspace) -> None:
     workspace.wish("STANDBY")
     wait_for(lambda: workspace.is_in("STANDBY"), "the workspace to stop")
     assert "a line of the IDE" in workspace.api.get(f"{workspace.url}/logs").text
+
+
+def test_input_of_any_size_is_streamed_as_fast_as_the_command_takes_it(workspace: Workspace) -> None:
+    exec_id = workspace.start("sleep 1; wc -c")
+    size = 64 << 20
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(size >> 20):
+            yield bytes(1 << 20)
+
+    sent = workspace.api.post(f"{workspace.url}/execs/{exec_id}/stdin?close=true", content=pieces())
+    assert sent.status_code == 204, sent.text
+    assert workspace.output(exec_id).content == b"%d\n" % size
+    too_large = workspace.post("true", env={"A": "x" * (1 << 20)})
+    assert too_large.status_code == 413, "what is not streamed is bounded"
