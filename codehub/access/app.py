@@ -41,7 +41,7 @@ CALLS_AT_ONCE: Final = 512
 """Per user, streams among them. A call beyond is rejected, and does not wait."""
 QUERIES_AT_ONCE: Final = 8
 """Per user. Two users with as many calls as they may have leave connections to others."""
-AGENTS_PER_USER: Final = 32
+AGENTS_PER_USER: Final = 24
 AGENTS_PER_WORKSPACE: Final = 16
 """Calls about files under way. Each takes two processes of the workspace."""
 AGENTS_WAITING: Final = 128

@@ -37,7 +37,7 @@ class FileListView(FileView):
 
     entries: list[FileView]
     truncated: bool
-    """Whether there is more than `limit` allows."""
+    """Whether there is more: behind the limit, or what the workspace's user may not read."""
 
 
 class SearchMatchView(BaseModel):

@@ -1,10 +1,12 @@
 """`/workspaces/{id}/files`: files of a running workspace (ADR 0036)."""
 
+import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from codehub.access.byte_stream import SAFE_HEADERS
 from codehub.access.file_calls import (
@@ -88,7 +90,7 @@ class NewDirectory(RequestBody):
     mode: ModeText | None = None
 
 
-@router.get("")
+@router.get("", response_model=FileListView)
 async def list_files(
     request: Request,
     workspace_id: WorkspaceId,
@@ -98,11 +100,11 @@ async def list_files(
     waking: WakingQuery,
     depth: Annotated[int, Query(ge=0, le=MAX_DEPTH)] = 1,
     limit: Annotated[int, Query(ge=0, le=MAX_ENTRIES)] = 1000,
-) -> FileListView:
+) -> Response:
     """Return the facts of a path, and the entries below it. Links below it are not followed."""
     async with file_session(services, caller, workspace_id, waking) as session:
         listed = await unless_disconnected(request, session.list(ListRequest(path, depth, limit)))
-    return list_view(listed, path)
+    return await _in_thread(lambda: list_view(listed, path))
 
 
 @router.get("/content", response_class=Response, responses={200: _BYTES, 206: _BYTES, 304: {"content": {}}})
@@ -208,7 +210,7 @@ async def make_directory(
     return file_view(made.facts, path)
 
 
-@router.get("/search")
+@router.get("/search", response_model=SearchView)
 async def search_files(
     request: Request,
     workspace_id: WorkspaceId,
@@ -219,11 +221,12 @@ async def search_files(
     q: Annotated[str, Query(min_length=1, max_length=MOST_QUERY_CHARACTERS)],
     in_: Annotated[Literal["names", "contents"], Query(alias="in")] = "names",
     limit: Annotated[int, Query(ge=1, le=MAX_MATCHES)] = 100,
-) -> SearchView:
+) -> Response:
     """Find a text in the names of files, in any case, or in the lines of text files, as it is."""
     search = SearchRequest(path, _encode(q), in_ == "contents", limit)
     async with file_session(services, caller, workspace_id, waking) as session:
-        return search_view(await unless_disconnected(request, session.search(search)))
+        result = await unless_disconnected(request, session.search(search))
+    return await _in_thread(lambda: search_view(result))
 
 
 @router.get("/tar", response_class=Response, responses={200: _BYTES})
@@ -252,6 +255,12 @@ async def upload_tree(
         with uploading(request, services, caller):
             unpacked = await session.upload(path, uploaded(request, services, caller, workspace_id))
     return unpacked_view(unpacked)
+
+
+async def _in_thread(make: Callable[[], BaseModel]) -> Response:
+    """Make a large response without delaying the streams of others."""
+    body = await asyncio.to_thread(lambda: make().model_dump_json())
+    return Response(body, media_type="application/json")
 
 
 def _encode(text: str) -> bytes:

@@ -15,7 +15,9 @@ from codehub.runtimes.files.protocol import (
     END,
     ERROR,
     HEADER,
+    MAX_ANSWER,
     MAX_DATA,
+    MAX_MESSAGE,
     MAX_PAYLOAD,
     MESSAGE,
     FileRefused,
@@ -120,7 +122,13 @@ class Batch:
         self._name = name
         self._entries: list[dict[str, Any]] = []
         self._bytes = 0
+        self._sent_bytes = 0
         self.count = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether the client accepts no further entry of any size."""
+        return self._sent_bytes + self._bytes > MAX_ANSWER - MAX_MESSAGE
 
     def add(self, fact: object) -> None:
         entry = to_fields(fact)
@@ -137,4 +145,5 @@ class Batch:
     def _send(self) -> None:
         if self._entries:
             self._channel.send_message(**{self._name: self._entries})
+            self._sent_bytes += self._bytes
             self._entries, self._bytes = [], 0

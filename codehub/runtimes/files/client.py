@@ -128,17 +128,16 @@ class FileSession:
     async def list(self, request: ListRequest) -> FileList:
         async with _limit(_WORK_SECONDS):
             await self._request(request)
-            raw, truncated = await self._connection.receive_items("entries", MAX_ENTRIES + 1)
-        if not raw:
+            found, truncated = await self._connection.receive_items("entries", MAX_ENTRIES + 1, facts_from)
+        if not found:
             raise broken_protocol()
-        facts, *entries = (facts_from(item) for item in raw)
-        return FileList(facts, entries, truncated)
+        return FileList(found[0], found[1:], truncated)
 
     async def search(self, request: SearchRequest) -> SearchResult:
         async with _limit(_WORK_SECONDS):
             await self._request(request)
-            raw, truncated = await self._connection.receive_items("matches", MAX_MATCHES)
-        return SearchResult([match_from(item) for item in raw], truncated)
+            matches, truncated = await self._connection.receive_items("matches", MAX_MATCHES, match_from)
+        return SearchResult(matches, truncated)
 
     async def open(self, path: bytes) -> FileFacts:
         """Open a regular file, for `read`."""

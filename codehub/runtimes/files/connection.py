@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from codehub.runtimes.base import output_excerpt
@@ -19,6 +19,7 @@ from codehub.runtimes.files.protocol import (
     END,
     ERROR,
     HEADER,
+    MAX_ANSWER,
     MAX_DATA,
     MAX_PAYLOAD,
     MESSAGE,
@@ -96,18 +97,23 @@ class AgentConnection:
         _, payload = await self.receive(MESSAGE)
         return parse_message(payload)
 
-    async def receive_items(self, name: str, most: int) -> tuple[list[dict[str, Any]], bool]:
+    async def receive_items(
+        self, name: str, most: int, convert: Callable[[dict[str, Any]], _T]
+    ) -> tuple[list[_T], bool]:
         """Return at most `most` items of messages up to the end, and whether there would be more."""
-        items: list[dict[str, Any]] = []
+        items: list[_T] = []
+        received = 0
         while True:
             kind, payload = await self.receive(MESSAGE, END)
             message = parse_message(payload)
+            received += len(payload)
             if kind == END:
                 return items, field(message, "truncated", bool)
             batch = field(message, name, list)
-            if len(items) + len(batch) > most or not all(isinstance(item, dict) for item in batch):
+            is_too_long = len(items) + len(batch) > most or received > 2 * MAX_ANSWER
+            if is_too_long or not all(isinstance(item, dict) for item in batch):
                 raise broken_protocol()
-            items += batch
+            items += [convert(item) for item in batch]
 
     async def _read_frame(self) -> tuple[bytes, bytes]:
         try:

@@ -80,7 +80,7 @@ class Scanner:
         self, directory: int, prefix: bytes, depth: int, on_error: Callable[[bytes, OSError], None]
     ) -> Iterator[Visit]:
         for name in self.names(directory):
-            visit = self.visit(directory, name, prefix)
+            visit = self._visit(directory, name, prefix, on_error)
             if visit is None:
                 continue
             yield visit
@@ -94,12 +94,19 @@ class Scanner:
                     if below is not None:
                         yield from self._walk(below, visit.path + b"/", depth - 1, on_error)
 
-    def visit(self, directory: int, name: bytes, prefix: bytes) -> Visit | None:
-        """Return the facts of a name, or None if it is gone or its path too long to be used."""
-        place = Place(directory, name)
-        facts = place.lstat_or_none()
-        path = prefix + name
-        return None if facts is None or len(path) > LONGEST_PATH else Visit(place, path, facts)
+    def _visit(
+        self, directory: int, name: bytes, prefix: bytes, on_error: Callable[[bytes, OSError], None]
+    ) -> Visit | None:
+        """Return the facts of a name, or None if it is gone, or (see `on_error`) there are none."""
+        place, path = Place(directory, name), prefix + name
+        try:
+            facts = place.lstat_or_none()
+            if len(path) > LONGEST_PATH:
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        except OSError as error:
+            on_error(path, error)
+            return None
+        return None if facts is None else Visit(place, path, facts)
 
     @contextlib.contextmanager
     def opened(
@@ -119,10 +126,6 @@ class Scanner:
         finally:
             if descriptor is not None:
                 os.close(descriptor)
-
-
-def skip(_path: bytes, _error: OSError) -> None:
-    """Leave out what cannot be read."""
 
 
 def list_files(tree: FileTree, request: ListRequest, channel: Channel) -> None:
@@ -153,7 +156,7 @@ class _Lister:
     def add_entries(self, directory: int, prefix: bytes, depth: int) -> None:
         """Add entries. Of millions of names only those that fit in the list are in memory."""
         for name in heapq.nsmallest(self._left + 1, self._scanner.names(directory)):
-            if self._left == 0:
+            if self._left == 0 or self._batch.is_full:
                 self.is_truncated = True
                 return
             self._add(directory, name, prefix, depth)
@@ -165,15 +168,22 @@ class _Lister:
             facts = facts_at(Place(directory, name), path)
         except FileNotFoundError:
             return
+        except OSError as error:
+            self._leave_out(path, error)
+            return
         if len(path) > LONGEST_PATH:
             self.is_truncated = True
             return
         self._batch.add(facts)
         self._left -= 1
         if facts.kind is FileKind.DIRECTORY and depth > 1:
-            with self._scanner.opened(directory, name, path, skip) as below:
+            with self._scanner.opened(directory, name, path, self._leave_out) as below:
                 if below is not None:
                     self.add_entries(below, path + b"/", depth - 1)
+
+    def _leave_out(self, _path: bytes, _error: OSError) -> None:
+        """Leave out what cannot be read, and say so."""
+        self.is_truncated = True
 
 
 def search(tree: FileTree, request: SearchRequest, channel: Channel) -> None:
@@ -193,7 +203,7 @@ def search(tree: FileTree, request: SearchRequest, channel: Channel) -> None:
         for visit in scanner.walk(top, MAX_DEPTH, leave_out):
             channel.send_alive()
             for match in find(visit, request.query):
-                if batch.count == limit:
+                if batch.count == limit or batch.is_full:
                     batch.end(truncated=True)
                     return
                 batch.add(match)
@@ -232,11 +242,10 @@ def _text_of(visit: Visit) -> bytes:
     if visit.kind is not FileKind.FILE or visit.facts.st_size > _MAX_SEARCHED_FILE:
         return b""
     try:
-        descriptor = visit.place.open_file()
+        with os.fdopen(visit.place.open_file(), "rb", buffering=0) as file:
+            content = _read(file.fileno(), min(visit.facts.st_size, _MAX_SEARCHED_FILE))
     except (OSError, FileRefused):
         return b""
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
-        content = _read(file.fileno(), min(visit.facts.st_size, _MAX_SEARCHED_FILE))
     return b"" if b"\0" in content[:_BINARY_PREFIX] else content
 
 

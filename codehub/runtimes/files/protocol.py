@@ -37,6 +37,8 @@ GREETING = "file agent"
 FILES_REQUEST = '{"files":1}\n'
 """The line by which a client of the exec broker requests a file agent."""
 
+MAX_ANSWER = 4 << 20
+"""Bytes of a list or of the result of a search, as far as entries may be sent."""
 MAX_DEPTH = 32
 MAX_ENTRIES = 10_000
 MAX_MATCHES = 1_000

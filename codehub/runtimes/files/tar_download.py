@@ -44,7 +44,7 @@ def download(tree: FileTree, request: DownloadRequest, channel: Channel) -> None
 def _fail(path: bytes, error: OSError) -> None:
     """End the download: a tar stream that misses a directory would look complete."""
     name = path.decode(errors="replace")
-    raise FileRefused(FileCode.DENIED, f"the directory {name!r} cannot be read: {error.strerror}")
+    raise FileRefused(FileCode.DENIED, f"{name!r} cannot be read: {error.strerror}")
 
 
 class _TarSender:

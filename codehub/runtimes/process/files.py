@@ -23,7 +23,7 @@ class ProcessFiles:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 session = await stack.enter_async_context(FileSession.connect(str(socket)))
-            except (FileNotFoundError, ConnectionRefusedError) as error:
+            except OSError as error:
                 raise FilesUnavailable(
                     "this workspace offers no files: it has stopped, or an older version of CodeHub "
                     "started it; restart it to reach its files"

@@ -168,6 +168,19 @@ async def test_special_files_are_not_opened(fixture: RuntimeFixture) -> None:
         assert await content(await session.download(b"")) == bytes(1024)
 
 
+async def test_directories_that_cannot_be_read_are_reported_and_fail_no_list(fixture: RuntimeFixture) -> None:
+    await fixture.started("w1")
+    await fixture.inside("w1", "mkdir a b c; touch a/x b/x c/x; chmod 444 a; chmod 0 b")
+    async with open_files(fixture) as session:
+        listed = await session.list(ListRequest(b"", 2))
+        assert [entry.path for entry in listed.entries] == [b"a", b"b", b"c", b"c/x"]
+        assert listed.truncated
+        result = await session.search(SearchRequest(b"", b"x", contents=False))
+        assert ([match.path for match in result.matches], result.truncated) == ([b"c/x"], True)
+        with pytest.raises(FileRefused, match="cannot be read"):
+            await content(await session.download(b""))
+
+
 async def test_names_that_change_kind_while_they_are_used_do_no_harm(fixture: RuntimeFixture) -> None:
     """A directory becomes a link, a file becomes a FIFO, and back, all the time."""
     spec = await fixture.started("w1")

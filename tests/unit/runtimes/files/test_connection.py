@@ -138,6 +138,11 @@ async def test_lists_are_bounded_whatever_the_agent_sends(tmp_path: Path) -> Non
         with pytest.raises(AgentFailed, match="does not understand"):
             await session.list(ListRequest(b""))
     (tmp_path / "socket").unlink(missing_ok=True)
+    empty = frame(MESSAGE, {"entries": [], "more": "x" * 60_000})
+    async with lying_agent(tmp_path, *[empty] * 200) as session:
+        with pytest.raises(AgentFailed, match="does not understand"):
+            await session.list(ListRequest(b""))
+    (tmp_path / "socket").unlink(missing_ok=True)
     async with lying_agent(tmp_path, *[many] * 4) as session:
         with pytest.raises(AgentFailed, match="does not understand"):
             await session.search(SearchRequest(b"", b"x", contents=False))

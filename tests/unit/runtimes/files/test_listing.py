@@ -107,6 +107,18 @@ async def test_the_longest_paths_and_targets_are_listed(tmp_path: Path) -> None:
         assert max(len(entry.path) for entry in listed.entries) > 3000
 
 
+async def test_a_list_is_bounded_in_bytes_too(tmp_path: Path) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY)
+    for number in range(500):
+        os.symlink(b"\xfe" * 4000, b"%03d" % number + b"\xff" * 250, dir_fd=directory)
+    os.close(directory)
+    async with file_session(tmp_path) as session:
+        listed = await session.list(ListRequest(b""))
+        found = await session.search(SearchRequest(b"", b"0", contents=False, limit=1000))
+    assert listed.truncated and 200 < len(listed.entries) < 500
+    assert not found.truncated
+
+
 async def test_search_by_names_ignores_case(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/ReadMe.md").write_text("x")
