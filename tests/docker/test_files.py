@@ -100,8 +100,8 @@ def _pid_namespace(pid: int) -> str:
 
 
 async def test_hostile_homes_in_a_container(shared: Commands, files: DockerFiles) -> None:
-    await shared.started("w1")
-    secret = shared.runtime.commands.root / "secret"
+    spec = await shared.started("w1")
+    secret = spec.home.parent / "secret"
     secret.write_text("of the host")
     await shared.inside("w1", f"touch x; ln -s {secret} out")
     async with files.open_files("w1") as session:
