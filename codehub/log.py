@@ -14,6 +14,7 @@ import structlog  # noqa: E402
 if _hides_rich:
     del sys.modules["rich"]
 
+from codehub.domain.token_format import without_tokens  # noqa: E402
 
 AUDIT = "codehub.database.audit"
 """Name of the logger of audit entries."""
@@ -64,9 +65,13 @@ def _formatter(shared: Sequence[structlog.types.Processor], terminal: bool) -> l
         if terminal
         else structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
     )
+
+    def render(logger: structlog.types.WrappedLogger, method: str, event: structlog.types.EventDict) -> str:
+        return without_tokens(str(renderer(logger, method, event)))
+
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
     )
 
 

@@ -18,8 +18,10 @@ UNKNOWN_AT_ONCE: Final = 4
 """In all networks together, so that most database connections remain free for known sessions."""
 UNKNOWN_WAITING: Final = 512
 MAX_FOUND: Final = 20_000
-ALLOWANCE_USED: Final = "Too many requests from your network came with a session that does not exist."
-QUEUE_FULL: Final = "Too many sessions are being looked up at this moment. Try again shortly."
+ALLOWANCE_USED: Final = (
+    "Too many requests from your network came with a session or token that does not exist."
+)
+QUEUE_FULL: Final = "Too many sessions and tokens are being looked up at this moment. Try again shortly."
 
 Found = TypeVar("Found")
 

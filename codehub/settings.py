@@ -14,6 +14,7 @@ from codehub.domain.apps_host import default_apps_domain
 from codehub.domain.disk import Reserve
 from codehub.domain.loopback import is_loopback
 from codehub.domain.other_backends import Backends
+from codehub.domain.ttl import TtlDefaults
 from codehub.domain.user_limits import MAX_WORKSPACES_PER_USER
 from codehub.domain.weak_settings import Weakness, is_too_wide
 from codehub.setting_types import (
@@ -129,6 +130,8 @@ class Settings(BaseSettings):
     limits_max_workspaces_per_user: Annotated[int, Field(ge=0, le=100_000)] = MAX_WORKSPACES_PER_USER
     limits_max_archive_bytes_per_user: Annotated[int, Field(ge=0, le=1 << 60)] = 0
     limits_max_running_global: Annotated[int, Field(ge=0, le=1_000_000)] = 100
+    limits_max_awake_seconds: WholeSeconds = 259_200
+    limits_max_lease_seconds: Annotated[int, Field(ge=60, le=31_536_000)] = 86_400
 
     redis_channel_sse_prefix: str = "codehub:sse:"
     redis_channel_wake_prefix: str = "codehub:wake:"
@@ -253,6 +256,10 @@ class Settings(BaseSettings):
     @property
     def disk_reserve(self) -> Reserve:
         return Reserve(self.disk_reserve_bytes, self.disk_reserve_files)
+
+    @property
+    def ttl_defaults(self) -> TtlDefaults:
+        return TtlDefaults(self.ttl_standby_seconds, self.ttl_archive_seconds, self.limits_max_awake_seconds)
 
     @property
     def backends(self) -> Backends:

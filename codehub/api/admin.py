@@ -7,10 +7,10 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from codehub import health_endpoints
-from codehub.api.permissions import Admin
-from codehub.api.services import Shared
+from codehub.api.services import Now, Shared
 from codehub.api.views import WorkspacePage, WorkspaceSummary, summary
 from codehub.api.workspaces import Limit, Offset, workspace_page
+from codehub.asgi.callers import AdminCaller
 from codehub.asgi.fields import SearchText
 from codehub.database import gate, workspace_queries
 from codehub.database.workspace_queries import LeaderStatus, WorkspaceFilter
@@ -51,8 +51,9 @@ class OverviewView(BaseModel):
 
 @router.get("/workspaces")
 async def list_all_workspaces(
-    admin: Admin,
+    admin: AdminCaller,
     services: Shared,
+    now: Now,
     limit: Limit = 50,
     offset: Offset = 0,
     phase: Phase | None = None,
@@ -60,11 +61,11 @@ async def list_all_workspaces(
     trash: bool = False,
 ) -> WorkspacePage:
     selection = WorkspaceFilter(None, phase, tuple(q.split()), trash)
-    return await workspace_page(services, admin, selection, limit, offset)
+    return await workspace_page(services, admin, selection, limit, offset, now)
 
 
 @router.get("/overview")
-async def get_overview(admin: Admin, services: Shared) -> OverviewView:
+async def get_overview(admin: AdminCaller, services: Shared, now: Now) -> OverviewView:
     """Return an overview of the installation. `running` counts workspaces as the limits do."""
     config = services.config
     async with services.engine.connect() as conn:
@@ -79,7 +80,7 @@ async def get_overview(admin: Admin, services: Shared) -> OverviewView:
         ),
         users=overview.users,
         leader=_leader_view(overview.leader),
-        errors=[summary(owned, config) for owned in overview.errors],
+        errors=[summary(owned, config, now) for owned in overview.errors],
         checks={
             name: CheckView(ok=check.ok, message=check.message, remedy=check.remedy)
             for name, check in health.checks.items()

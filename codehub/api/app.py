@@ -17,20 +17,23 @@ from codehub.api import (
     events,
     health,
     images,
+    leases,
     session,
+    tokens,
     users,
     workspace_actions,
     workspaces,
 )
 from codehub.api.body_limit import BodyLimitMiddleware
-from codehub.api.call_admission import CallAdmissionMiddleware
 from codehub.api.dashboard_files import Dashboard
 from codehub.api.metrics import ApiMetrics, MetricsMiddleware
 from codehub.api.open_streams import OpenStreams
 from codehub.api.services import Config, Services
 from codehub.api.sign_in_limit import SignInLimit
-from codehub.api.stream_revocation import SessionRevocations
 from codehub.asgi import errors
+from codehub.asgi.call_admission import CallAdmissionMiddleware
+from codehub.asgi.credential_lookup import CredentialLookup
+from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.asgi.csrf import CsrfMiddleware
 from codehub.asgi.internal_key import InternalKeyMiddleware
 from codehub.asgi.security_headers import SecurityHeadersMiddleware
@@ -74,6 +77,7 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.metrics = ApiMetrics()
+    app.state.calls_per_user = _concurrency_limit(app, CALLS_AT_ONCE, "calls")
     errors.install(app)
     app.include_router(_api())
     app.include_router(health.router)
@@ -82,8 +86,11 @@ def create_app(settings: Settings) -> FastAPI:
     app.router.middleware_stack = CallAdmissionMiddleware(
         BodyLimitMiddleware(app.router.middleware_stack, login_path=LOGIN),
         prefix=PREFIX,
+        cookie_name=config.cookie_name,
+        lookup=lambda scope: scope["app"].state.services.credential_lookup,
+        calls_per_user=app.state.calls_per_user,
         login_path=LOGIN,
-        events_path=EVENTS,
+        unbounded_paths=(EVENTS,),
     )
     app.add_middleware(
         CsrfMiddleware,
@@ -101,7 +108,18 @@ def create_app(settings: Settings) -> FastAPI:
 
 def _api() -> APIRouter:
     api = APIRouter(prefix=PREFIX, responses=_ERRORS)
-    for resource in (session, workspaces, workspace_actions, events, images, users, admin, audit):
+    for resource in (
+        session,
+        workspaces,
+        workspace_actions,
+        leases,
+        events,
+        images,
+        users,
+        tokens,
+        admin,
+        audit,
+    ):
         api.include_router(resource.router)
     return api
 
@@ -131,27 +149,29 @@ def _lifespan(config: Config) -> Callable[[FastAPI], AbstractAsyncContextManager
         )
         redis = Redis.from_url(settings.redis_url, socket_connect_timeout=3, socket_timeout=5)
         subscriptions = Subscriptions(redis, settings.redis_channel_sse_prefix)
-        session_revocations = SessionRevocations(settings.database_url, engine)
+        revocations = CredentialRevocations(settings.database_url, engine)
         known_networks = KnownNetworks(redis)
         app.state.services = Services(
             config,
             engine,
             redis,
             subscriptions,
-            session_revocations,
+            revocations,
             OpenStreams(),
             asyncio.Semaphore(STREAM_READS),
-            calls_per_session=_concurrency_limit(app, CALLS_AT_ONCE, "calls"),
-            session_lookup_limit=SessionLookupLimit(app.state.metrics.limited.labels("session_lookups").inc),
-            calls_per_user=_concurrency_limit(app, CALLS_AT_ONCE, "calls"),
+            CredentialLookup(
+                engine,
+                SessionLookupLimit(app.state.metrics.limited.labels("session_lookups").inc),
+                _concurrency_limit(app, CALLS_AT_ONCE, "calls"),
+            ),
+            calls_per_user=app.state.calls_per_user,
             searches_per_user=_concurrency_limit(app, SEARCHES_AT_ONCE, "searches"),
             sign_in_limit=SignInLimit(
                 known_networks, lambda limit: app.state.metrics.limited.labels(limit).inc()
             ),
         )
         listeners = [
-            asyncio.create_task(listener.run())
-            for listener in (subscriptions, session_revocations, known_networks)
+            asyncio.create_task(listener.run()) for listener in (subscriptions, revocations, known_networks)
         ]
         for task in listeners:
             task.add_done_callback(_log_failure)

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, Field
 from sqlalchemy import Row
 
-from codehub.api.permissions import Admin
 from codehub.api.services import Shared
 from codehub.api.workspaces import Limit
+from codehub.asgi.callers import AdminCaller
 from codehub.asgi.fields import ShortText
 from codehub.database import audit
 from codehub.domain.audit import Action, ActorKind, Outcome
@@ -64,7 +64,7 @@ class AuditPage(BaseModel):
 
 @router.get("/audit")
 async def read_audit_log(
-    _admin: Admin,
+    _admin: AdminCaller,
     services: Shared,
     limit: Limit = 50,
     before: Before = None,

@@ -6,7 +6,7 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from codehub.api.call_admission import admitted_session
+from codehub.asgi.call_admission import admitted_credential
 from codehub.asgi.errors import envelope
 
 MAX_BODY: Final = 256 << 10
@@ -56,7 +56,7 @@ class BodyLimitMiddleware:
     def _max_size(self, scope: Scope) -> int:
         if scope["path"] == self._login_path:
             return MAX_SIGN_IN
-        return 0 if admitted_session(scope) is None else MAX_BODY
+        return 0 if admitted_credential(scope) is None else MAX_BODY
 
     async def _read_in_time(self, scope: Scope, receive: Receive, most: int) -> bytes | None:
         if _declared_length(scope) > most:

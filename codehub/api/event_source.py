@@ -10,8 +10,8 @@ from codehub.api.services import Services
 from codehub.api.views import summary
 from codehub.bus.events import Changes, Feed
 from codehub.clock import utc_now
-from codehub.database import workspace_queries
-from codehub.database.sessions import Session, find_session
+from codehub.database import credentials, workspace_queries
+from codehub.database.credentials import Credential
 from codehub.database.workspace_queries import OwnedWorkspace
 from codehub.domain.workspace import Workspace
 from codehub.ulids import new_id
@@ -39,18 +39,19 @@ class SerializedWorkspace:
 
     def __init__(self, owned: OwnedWorkspace, services: Services) -> None:
         self.id = owned.workspace.id
-        self.json = summary(owned, services.config).model_dump_json()
+        self.json = summary(owned, services.config, utc_now()).model_dump_json()
         self.fingerprint = hash(self.json)
 
 
 class EventSource:
     """Reader of the events of one stream.
 
-    It keeps fingerprints of the workspaces it sent, not their content.
+    It keeps fingerprints of the workspaces it sent, not their content. A token that is bound to
+    workspaces gets events of those only.
     """
 
-    def __init__(self, session: Session, services: Services) -> None:
-        self._session = session
+    def __init__(self, caller: Credential, services: Services) -> None:
+        self._caller = caller
         self._services = services
         self._sent: dict[str, int] = {}
 
@@ -61,23 +62,23 @@ class EventSource:
             changes = await feed.changes(max(0.0, next_heartbeat - loop.time()))
             if loop.time() >= next_heartbeat:
                 next_heartbeat = loop.time() + HEARTBEAT
-                if not await self._session_is_valid():
+                if not await self._caller_is_valid():
                     return
                 yield encode("heartbeat", "{}")
                 async for event in self._missed_changes():
                     yield event
             if changes.everything:
-                if not await self._session_is_valid():
+                if not await self._caller_is_valid():
                     return
                 async for event in self._snapshot():
                     yield event
             async for event in self._updates(changes):
                 yield event
 
-    async def _session_is_valid(self) -> bool:
-        """Look up the session: the notification of its end may have been lost."""
+    async def _caller_is_valid(self) -> bool:
+        """Look up the session or token: the notification of its end may have been lost."""
         async with self._services.engine.connect() as conn:
-            return await find_session(conn, self._session.id_hash, utc_now()) is not None
+            return await credentials.is_unchanged(conn, self._caller, utc_now())
 
     async def _snapshot(self) -> AsyncIterator[bytes]:
         self._sent = {}
@@ -96,7 +97,9 @@ class EventSource:
         more = True
         while more:
             async with self._services.stream_reads, self._services.engine.connect() as conn:
-                batch = await workspace_queries.list_living(conn, self._session.user_id, BATCH_SIZE + 1, last)
+                batch = await workspace_queries.list_living(
+                    conn, self._caller.user_id, BATCH_SIZE + 1, last, among=self._caller.workspaces
+                )
             more = len(batch) > BATCH_SIZE
             batch = batch[:BATCH_SIZE]
             last = batch[-1].workspace if batch else None
@@ -115,11 +118,11 @@ class EventSource:
 
     async def _updates(self, changes: Changes) -> AsyncIterator[bytes]:
         """Read the workspaces that hints name, and yield their present state."""
-        ids = changes.workspace_ids
+        ids = tuple(filter(self._caller.sees, changes.workspace_ids))
         for start in range(0, len(ids), BATCH_SIZE):
             batch = ids[start : start + BATCH_SIZE]
             async with self._services.stream_reads, self._services.engine.connect() as conn:
-                found = await workspace_queries.find_living(conn, self._session.user_id, batch)
+                found = await workspace_queries.find_living(conn, self._caller.user_id, batch)
             items = {item.id: item for item in self._items(found)}
             for workspace_id in batch:
                 item = items.get(workspace_id)

@@ -11,12 +11,12 @@ from starlette.types import Receive, Scope, Send
 
 from codehub.api.event_source import HEADERS, REPLACED, EventSource
 from codehub.api.metrics import ApiMetrics
-from codehub.api.permissions import Caller
 from codehub.api.services import Services, Shared
+from codehub.asgi.callers import ReadCaller
 from codehub.asgi.errors import problem_response
 from codehub.asgi.uvicorn_protocol import transport_of
 from codehub.bus.events import Feed
-from codehub.database.sessions import Session
+from codehub.database.credentials import Credential
 from codehub.domain.problems import TooManyRequests
 
 logger = structlog.get_logger(__name__)
@@ -38,20 +38,20 @@ CLOSE_SECONDS: Final = 1.0
         }
     },
 )
-async def get_events(request: Request, session: Caller, services: Shared) -> Response:
-    return EventStream(session, services, request.app.state.metrics)
+async def get_events(request: Request, caller: ReadCaller, services: Shared) -> Response:
+    return EventStream(caller, services, request.app.state.metrics)
 
 
 class EventStream(Response):
-    """Response that runs until the client leaves or stops reading, its session ends, or the API stops.
+    """Response that runs until the client leaves or stops reading, its credential ends, or the API stops.
 
-    A write may block on a client that does not read; the end of the session does not wait for it. At most
-    one event is buffered per client, so that many clients that do not read cost little memory.
+    A write may block on a client that does not read; the end of the credential does not wait for it. At
+    most one event is buffered per client, so that many clients that do not read cost little memory.
     """
 
-    def __init__(self, session: Session, services: Services, metrics: ApiMetrics) -> None:
+    def __init__(self, caller: Credential, services: Services, metrics: ApiMetrics) -> None:
         super().__init__()
-        self._session = session
+        self._caller = caller
         self._services = services
         self._metrics = metrics
         self._replaced = asyncio.Event()
@@ -59,12 +59,12 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with ExitStack() as registered:
             try:
-                registered.enter_context(self._services.streams.register(self._session, self._replaced.set))
+                registered.enter_context(self._services.streams.register(self._caller, self._replaced.set))
             except TooManyRequests as problem:
                 self._metrics.limited.labels("streams").inc()
                 await problem_response(problem)(scope, receive, send)
                 return
-            async with self._services.subscriptions.feed(self._session.user_id) as feed:
+            async with self._services.subscriptions.feed(self._caller.user_id) as feed:
                 await self._run(feed, scope, receive, send)
         if self._replaced.is_set():
             self._metrics.limited.labels("replaced_stream").inc()
@@ -73,7 +73,7 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         with (
             self._metrics.streams.track_inprogress(),
-            self._services.session_revocations.watch(self._session.id_hash, feed.end),
+            self._services.credential_revocations.watch(self._caller, feed.end),
         ):
             await self._run_until_end(feed, receive, send)
         try:
@@ -100,10 +100,10 @@ class EventStream(Response):
             outcomes = await asyncio.gather(*ends, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, Exception):
-                logger.warning("an event stream failed", user_id=self._session.user_id, error=repr(outcome))
+                logger.warning("an event stream failed", user_id=self._caller.user_id, error=repr(outcome))
 
     async def _write(self, feed: Feed, send: Send) -> None:
-        source: AsyncIterator[bytes] = EventSource(self._session, self._services).events(feed)
+        source: AsyncIterator[bytes] = EventSource(self._caller, self._services).events(feed)
         async for event in source:
             await send(_body(event, more=True))
 

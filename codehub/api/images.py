@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from codehub.api.permissions import Caller
 from codehub.api.services import Shared
+from codehub.asgi.callers import ReadCaller
 
 router = APIRouter(prefix="/images", tags=["images"])
 
@@ -20,7 +20,7 @@ class Images(BaseModel):
 
 
 @router.get("")
-async def list_images(_caller: Caller, services: Shared) -> Images:
+async def list_images(_caller: ReadCaller, services: Shared) -> Images:
     config = services.config
     return Images(
         items=[

@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.api.open_streams import OpenStreams
 from codehub.api.sign_in_limit import SignInLimit
-from codehub.api.stream_revocation import SessionRevocations
+from codehub.asgi.credential_lookup import CredentialLookup
+from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.bus.events import Subscriptions
 from codehub.clock import utc_now
 from codehub.concurrency_limits import ConcurrencyLimit
@@ -21,7 +22,6 @@ from codehub.domain.images import Image
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.user_limits import Limits
 from codehub.images_file import offered_images
-from codehub.session_lookup_limit import SessionLookupLimit
 from codehub.settings import Settings
 
 
@@ -42,7 +42,7 @@ class Config:
 
     @cached_property
     def ttl(self) -> TtlDefaults:
-        return TtlDefaults(self.settings.ttl_standby_seconds, self.settings.ttl_archive_seconds)
+        return self.settings.ttl_defaults
 
     @cached_property
     def images(self) -> tuple[Image, ...]:
@@ -70,12 +70,11 @@ class Services:
     engine: AsyncEngine
     redis: Redis
     subscriptions: Subscriptions
-    session_revocations: SessionRevocations
+    credential_revocations: CredentialRevocations
     streams: OpenStreams
     stream_reads: asyncio.Semaphore
     """Bounds the connections and the snapshot batches in memory of all event streams together."""
-    calls_per_session: ConcurrencyLimit
-    session_lookup_limit: SessionLookupLimit
+    credential_lookup: CredentialLookup
     calls_per_user: ConcurrencyLimit
     searches_per_user: ConcurrencyLimit
     sign_in_limit: SignInLimit

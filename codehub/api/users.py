@@ -5,13 +5,15 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from codehub.api.permissions import Admin, CallerActor, UserId
+from codehub.api.permissions import UserId
 from codehub.api.services import Now, Shared
 from codehub.api.views import AccountView, ListedAccountView
 from codehub.api.workspaces import Limit, Offset
+from codehub.asgi.callers import AdminCaller, CallerActor
 from codehub.asgi.fields import RequestBody, Secret, ShortText
 from codehub.database import accounts
 from codehub.database.archive_usage import archive_bytes
+from codehub.domain.problems import Forbidden, ValidationFailed
 from codehub.domain.states import Role
 
 router = APIRouter(prefix="/users", tags=["users"])
@@ -20,9 +22,12 @@ RoleName = Literal["user", "admin"]
 
 
 class NewUser(RequestBody):
+    """A new account. A service account has no password and cannot be an admin."""
+
     username: ShortText
-    password: Secret
+    password: Secret | None = None
     role: RoleName = "user"
+    service: bool = False
 
 
 class UserChanges(RequestBody):
@@ -39,7 +44,9 @@ class UserPage(BaseModel):
 
 
 @router.get("")
-async def list_users(_admin: Admin, services: Shared, limit: Limit = 200, offset: Offset = 0) -> UserPage:
+async def list_users(
+    _admin: AdminCaller, services: Shared, limit: Limit = 200, offset: Offset = 0
+) -> UserPage:
     async with services.engine.connect() as conn:
         found, total = await accounts.list_accounts(conn, limit, offset)
         archive_sizes = await archive_bytes(conn, [account.id for account in found])
@@ -49,8 +56,15 @@ async def list_users(_admin: Admin, services: Shared, limit: Limit = 200, offset
 
 @router.post("", status_code=201)
 async def create_user(
-    body: NewUser, _admin: Admin, actor: CallerActor, services: Shared, now: Now
+    body: NewUser, _admin: AdminCaller, actor: CallerActor, services: Shared, now: Now
 ) -> AccountView:
+    if body.service:
+        if body.password is not None or body.role == "admin":
+            raise ValidationFailed("service: a service account has no password and cannot be an admin.")
+        account = await accounts.create_service_account(services.engine, body.username, actor=actor, now=now)
+        return AccountView.of_account(account)
+    if body.password is None:
+        raise ValidationFailed("password: must be given, except for a service account.")
     account = await accounts.create_account(
         services.engine, body.username, body.password, Role(body.role), actor=actor, now=now
     )
@@ -59,10 +73,12 @@ async def create_user(
 
 @router.patch("/{user_id}")
 async def change_user(
-    user_id: UserId, body: UserChanges, admin: Admin, actor: CallerActor, services: Shared, now: Now
+    user_id: UserId, body: UserChanges, admin: AdminCaller, actor: CallerActor, services: Shared, now: Now
 ) -> AccountView:
     """Setting a password requires the caller's own. A wrong one counts as a failed sign-in."""
     set_fields = body.model_fields_set
+    if "password" in set_fields and admin.is_token:
+        raise Forbidden("A token does not permit setting a password. Sign in instead.")
     changes = accounts.AccountChanges(
         password=body.password if "password" in set_fields else None,
         role=Role(body.role) if "role" in set_fields else None,
@@ -76,7 +92,7 @@ async def change_user(
 
 @router.delete("/{user_id}", status_code=204)
 async def delete_user(
-    user_id: UserId, _admin: Admin, actor: CallerActor, services: Shared, now: Now
+    user_id: UserId, _admin: AdminCaller, actor: CallerActor, services: Shared, now: Now
 ) -> Response:
     await accounts.delete_account(services.engine, user_id, actor=actor, now=now)
     return Response(status_code=204)

@@ -7,12 +7,14 @@ from pydantic import BaseModel
 
 from codehub.api.services import Config
 from codehub.database.accounts import Account
-from codehub.database.sessions import Session
+from codehub.database.credentials import Credential
 from codehub.database.workspace_queries import DetailedWorkspace, OwnedWorkspace
 from codehub.domain.allowed_changes import RecoveryOption, recovery_options
+from codehub.domain.awake import awake_at
 from codehub.domain.conditions import holds
+from codehub.domain.standby import Standby, StandbyCode, standby
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Operation, Phase, Role
-from codehub.domain.ttl import archive_at, standby_at
+from codehub.domain.ttl import archive_at
 from codehub.domain.workspace import Workspace
 
 
@@ -22,8 +24,8 @@ class UserView(BaseModel):
     role: Role
 
     @classmethod
-    def of_session(cls, session: Session) -> "UserView":
-        return cls(id=session.user_id, username=session.username, role=session.role)
+    def of_credential(cls, caller: Credential) -> "UserView":
+        return cls(id=caller.user_id, username=caller.username, role=caller.role)
 
     @classmethod
     def of_account(cls, account: Account) -> "UserView":
@@ -31,11 +33,20 @@ class UserView(BaseModel):
 
 
 class AccountView(UserView):
+    """An account. Nobody can sign in to a service account: programs use its tokens."""
+
     created_at: datetime
+    service: bool
 
     @classmethod
     def of_account(cls, account: Account) -> "AccountView":
-        return cls(id=account.id, username=account.username, role=account.role, created_at=account.created_at)
+        return cls(
+            id=account.id,
+            username=account.username,
+            role=account.role,
+            created_at=account.created_at,
+            service=account.is_service,
+        )
 
 
 class ListedAccountView(AccountView):
@@ -91,6 +102,30 @@ class DetailedHomeView(HomeView):
     largest: list[LargeEntryView]
 
 
+class StandbyView(BaseModel):
+    """When a running workspace will be stopped if nothing changes until then, and why not earlier.
+
+    `at` is null if it never stops when unused. `reason` is a sentence; `code` and the other fields have its
+    facts. `since`: when the oldest command began, or a person last used it (`limit`). `until`: when the
+    lease or the extension ends, or the limit is reached. `not_before`: what else holds it, after its
+    commands have ended.
+    """
+
+    at: datetime | None
+    reason: str
+    code: StandbyCode
+    ttl_seconds: int
+    since: datetime | None
+    until: datetime | None
+    not_before: datetime | None
+    commands: int
+    lease_reason: str | None
+
+    @classmethod
+    def of(cls, standby: Standby) -> "StandbyView":
+        return cls(**vars(standby), reason=standby.reason)
+
+
 class WorkspaceSummary(BaseModel):
     """A workspace in lists and events, without long fields. `version` grows with every change."""
 
@@ -117,6 +152,7 @@ class WorkspaceSummary(BaseModel):
     phase_changed_at: datetime
     op_started_at: datetime | None
     standby_at: datetime | None
+    standby: StandbyView | None
     archive_at: datetime | None
     keep_until: datetime | None
     standby_ttl_seconds: int | None
@@ -144,8 +180,9 @@ class WorkspacePage(BaseModel):
     total: int
 
 
-def summary(owned: OwnedWorkspace, config: Config) -> WorkspaceSummary:
+def summary(owned: OwnedWorkspace, config: Config, now: datetime) -> WorkspaceSummary:
     workspace = owned.workspace
+    stops = standby(workspace, config.ttl, awake_at(owned.holds, now))
     return WorkspaceSummary(
         id=workspace.id,
         name=workspace.name,
@@ -169,7 +206,8 @@ def summary(owned: OwnedWorkspace, config: Config) -> WorkspaceSummary:
         last_access_at=workspace.last_access_at,
         phase_changed_at=workspace.phase_changed_at,
         op_started_at=workspace.op_started_at,
-        standby_at=standby_at(workspace, config.ttl),
+        standby_at=None if stops is None else stops.at,
+        standby=None if stops is None else StandbyView.of(stops),
         archive_at=archive_at(workspace, config.ttl),
         keep_until=workspace.keep_until,
         standby_ttl_seconds=workspace.standby_ttl_seconds,
@@ -180,8 +218,8 @@ def summary(owned: OwnedWorkspace, config: Config) -> WorkspaceSummary:
     )
 
 
-def detailed_view(detailed: DetailedWorkspace, config: Config) -> WorkspaceView:
-    fields = dict(summary(detailed, config))
+def detailed_view(detailed: DetailedWorkspace, config: Config, now: datetime) -> WorkspaceView:
+    fields = dict(summary(detailed, config, now))
     home: HomeView | None = fields.pop("home")
     largest = detailed.home.size.largest if detailed.home else ()
     entries = [LargeEntryView(name=entry.name, bytes=entry.bytes) for entry in largest]

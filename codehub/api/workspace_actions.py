@@ -7,8 +7,6 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from codehub.api.permissions import (
-    Caller,
-    CallerActor,
     WorkspaceId,
     audit_target,
     find_own_workspace,
@@ -18,6 +16,7 @@ from codehub.api.permissions import (
 from codehub.api.services import Now, Shared
 from codehub.api.views import WorkspaceView
 from codehub.api.workspaces import updated_view
+from codehub.asgi.callers import CallerActor, ManageCaller, ManageOrAdminCaller, ReadCaller
 from codehub.asgi.fields import RequestBody
 from codehub.database import accounts, audit, gate, workspace_queries
 from codehub.domain.audit import Action
@@ -77,7 +76,7 @@ class ArchiveList(BaseModel):
 @router.post("/recover")
 async def recover_workspace(
     workspace_id: WorkspaceId,
-    session: Caller,
+    caller: ManageOrAdminCaller,
     actor: CallerActor,
     services: Shared,
     now: Now,
@@ -86,9 +85,15 @@ async def recover_workspace(
     source = (body or Recovery()).recover_from
     config = services.config
     async with audit.transaction(services.engine, actor, now) as audited:
-        owned = await find_workspace(audited.conn, session, workspace_id)
+        owned = await find_workspace(audited.conn, caller, workspace_id)
         await gate.recover(
-            audited.conn, workspace_id, actor=session.username, limits=config.limits, source=source, now=now
+            audited.conn,
+            workspace_id,
+            actor=caller.actor_name,
+            limits=config.limits,
+            source=source,
+            now=now,
+            by_person=not caller.is_token,
         )
         await audited.record(
             Action.WORKSPACE_RECOVERED,
@@ -96,23 +101,23 @@ async def recover_workspace(
             owner=owned.owner_name,
             **gate.audit_details(source),
         )
-        return await updated_view(audited.conn, workspace_id, config)
+        return await updated_view(audited.conn, workspace_id, config, now)
 
 
 @router.post("/cancel")
 async def cancel_operation(
-    workspace_id: WorkspaceId, session: Caller, services: Shared, now: Now, body: EmptyBody | None = None
+    workspace_id: WorkspaceId, caller: ManageCaller, services: Shared, now: Now, body: EmptyBody | None = None
 ) -> WorkspaceView:
     async with services.engine.begin() as conn:
-        await find_own_workspace(conn, session, workspace_id)
-        await gate.cancel(conn, workspace_id, actor=session.username, now=now)
-        return await updated_view(conn, workspace_id, services.config)
+        await find_own_workspace(conn, caller, workspace_id)
+        await gate.cancel(conn, workspace_id, actor=caller.actor_name, now=now)
+        return await updated_view(conn, workspace_id, services.config, now)
 
 
 @router.post("/undelete")
 async def undelete_workspace(
     workspace_id: WorkspaceId,
-    session: Caller,
+    caller: ManageOrAdminCaller,
     actor: CallerActor,
     services: Shared,
     now: Now,
@@ -120,36 +125,51 @@ async def undelete_workspace(
 ) -> WorkspaceView:
     config = services.config
     async with audit.transaction(services.engine, actor, now) as audited:
-        owned = await find_workspace_even_deleted(audited.conn, session, workspace_id)
+        owned = await find_workspace_even_deleted(audited.conn, caller, workspace_id)
         if not await accounts.prevent_deletion(audited.conn, owned.workspace.owner_id):
             raise InvalidState("The owner of this workspace was deleted, so it cannot be restored.")
-        await gate.undelete(audited.conn, workspace_id, actor=session.username, limits=config.limits, now=now)
+        await gate.undelete(
+            audited.conn,
+            workspace_id,
+            actor=caller.actor_name,
+            limits=config.limits,
+            now=now,
+            by_person=not caller.is_token,
+        )
         await audited.record(Action.WORKSPACE_UNDELETED, audit_target(owned), owner=owned.owner_name)
-        return await updated_view(audited.conn, workspace_id, config)
+        return await updated_view(audited.conn, workspace_id, config, now)
 
 
 @router.post("/extend")
 async def extend_workspace(
-    workspace_id: WorkspaceId, body: Extension, session: Caller, services: Shared, now: Now
+    workspace_id: WorkspaceId, body: Extension, caller: ManageCaller, services: Shared, now: Now
 ) -> WorkspaceView:
     by, defaults = timedelta(seconds=body.seconds), services.config.ttl
     async with services.engine.begin() as conn:
-        await find_own_workspace(conn, session, workspace_id)
-        await gate.extend(conn, workspace_id, by=by, defaults=defaults, actor=session.username, now=now)
-        return await updated_view(conn, workspace_id, services.config)
+        await find_own_workspace(conn, caller, workspace_id)
+        await gate.extend(
+            conn,
+            workspace_id,
+            by=by,
+            defaults=defaults,
+            actor=caller.actor_name,
+            now=now,
+            by_person=not caller.is_token,
+        )
+        return await updated_view(conn, workspace_id, services.config, now)
 
 
 @router.get("/timeline")
-async def get_timeline(workspace_id: WorkspaceId, session: Caller, services: Shared) -> Timeline:
+async def get_timeline(workspace_id: WorkspaceId, caller: ReadCaller, services: Shared) -> Timeline:
     async with services.engine.connect() as conn:
-        await find_workspace_even_deleted(conn, session, workspace_id)
+        await find_workspace_even_deleted(conn, caller, workspace_id)
         entries = await workspace_queries.timeline_of(conn, workspace_id)
     return Timeline(items=[TimelineItem(**vars(entry)) for entry in entries])
 
 
 @router.get("/archives")
-async def get_archives(workspace_id: WorkspaceId, session: Caller, services: Shared) -> ArchiveList:
+async def get_archives(workspace_id: WorkspaceId, caller: ReadCaller, services: Shared) -> ArchiveList:
     async with services.engine.connect() as conn:
-        owned = await find_workspace_even_deleted(conn, session, workspace_id)
+        owned = await find_workspace_even_deleted(conn, caller, workspace_id)
         found = await workspace_queries.archives_of(conn, owned.workspace)
     return ArchiveList(items=[ArchiveItem(**vars(archive)) for archive in found])

@@ -9,8 +9,6 @@ from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.api.permissions import (
-    Caller,
-    CallerActor,
     WorkspaceId,
     audit_target,
     find_workspace,
@@ -18,14 +16,16 @@ from codehub.api.permissions import (
 )
 from codehub.api.services import Config, Now, Shared
 from codehub.api.views import WorkspacePage, WorkspaceView, detailed_view, summary
+from codehub.asgi.callers import CallerActor, ManageCaller, ManageOrAdminCaller, ReadCaller
 from codehub.asgi.fields import Description, Memo, Name, RequestBody, SearchText
 from codehub.database import accounts, audit, gate, workspace_queries
 from codehub.database.audit import AuditedTransaction
+from codehub.database.credentials import Credential
 from codehub.database.engine import set_statement_timeout
-from codehub.database.sessions import Session
 from codehub.database.workspace_queries import DetailedWorkspace, WorkspaceFilter
 from codehub.domain.audit import Action
 from codehub.domain.problems import Forbidden, Unauthorized, ValidationFailed, WorkspaceNotFound
+from codehub.domain.scopes import Scope
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
 
@@ -67,70 +67,81 @@ class WorkspaceChanges(RequestBody):
 
 
 @router.post("", status_code=201)
-async def create_workspace(body: NewWorkspace, session: Caller, services: Shared, now: Now) -> WorkspaceView:
+async def create_workspace(
+    body: NewWorkspace, caller: ManageCaller, services: Shared, now: Now
+) -> WorkspaceView:
+    caller.check_not_bound()
     config = services.config
     _check_standby_ttl(body.standby_ttl_seconds, config)
     image_ref = _choose_image(body.image_ref, config)
     async with services.engine.begin() as conn:
-        if not await accounts.prevent_deletion(conn, session.user_id):
+        if not await accounts.prevent_deletion(conn, caller.user_id):
             raise Unauthorized
         workspace = await gate.create(
             conn,
-            owner_id=session.user_id,
+            owner_id=caller.user_id,
             name=body.name,
             description=body.description,
             image_ref=image_ref,
             standby_ttl=body.standby_ttl_seconds,
             archive_ttl=body.archive_ttl_seconds,
             desired=DesiredState(body.desired_state),
-            actor=session.username,
+            actor=caller.actor_name,
             limits=config.limits,
             backends=config.settings.backends,
             now=now,
         )
-        return await updated_view(conn, workspace.id, config)
+        return await updated_view(conn, workspace.id, config, now)
 
 
 @router.get("")
 async def list_workspaces(
-    session: Caller,
+    caller: ReadCaller,
     services: Shared,
+    now: Now,
     limit: Limit = 50,
     offset: Offset = 0,
     phase: Phase | None = None,
     q: Annotated[SearchText, Query()] = "",
     trash: bool = False,
 ) -> WorkspacePage:
-    selection = WorkspaceFilter(session.user_id, phase, tuple(q.split()), trash)
-    return await workspace_page(services, session, selection, limit, offset)
+    selection = WorkspaceFilter(caller.user_id, phase, tuple(q.split()), trash, caller.workspaces)
+    return await workspace_page(services, caller, selection, limit, offset, now)
 
 
 async def workspace_page(
-    services: Shared, session: Session, selection: WorkspaceFilter, limit: int, offset: int
+    services: Shared,
+    caller: Credential,
+    selection: WorkspaceFilter,
+    limit: int,
+    offset: int,
+    now: datetime,
 ) -> WorkspacePage:
     """Return a page. A search may read every memo: one at a time per user, with a short timeout."""
     async with AsyncExitStack() as stack:
         if selection.search_words:
-            await stack.enter_async_context(services.searches_per_user.slot(session.user_id))
+            await stack.enter_async_context(services.searches_per_user.slot(caller.user_id))
         conn = await stack.enter_async_context(services.engine.connect())
         if selection.search_words:
             await set_statement_timeout(conn, SEARCH_SECONDS)
         items, total = await workspace_queries.list_page(conn, selection, limit, offset)
-    return WorkspacePage(items=[summary(item, services.config) for item in items], total=total)
+    return WorkspacePage(items=[summary(item, services.config, now) for item in items], total=total)
 
 
 @router.get("/{workspace_id}")
-async def get_workspace(workspace_id: WorkspaceId, session: Caller, services: Shared) -> WorkspaceView:
+async def get_workspace(
+    workspace_id: WorkspaceId, caller: ReadCaller, services: Shared, now: Now
+) -> WorkspaceView:
     async with services.engine.connect() as conn:
-        detailed = await find_workspace(conn, session, workspace_id)
-    return detailed_view(detailed, services.config)
+        detailed = await find_workspace(conn, caller, workspace_id)
+    return detailed_view(detailed, services.config, now)
 
 
 @router.patch("/{workspace_id}")
 async def change_workspace(
     workspace_id: WorkspaceId,
     body: WorkspaceChanges,
-    session: Caller,
+    caller: ManageOrAdminCaller,
     actor: CallerActor,
     services: Shared,
     now: Now,
@@ -138,38 +149,46 @@ async def change_workspace(
     config = services.config
     _check_standby_ttl(body.standby_ttl_seconds, config)
     async with audit.transaction(services.engine, actor, now) as audited:
-        owned = await find_workspace(audited.conn, session, workspace_id)
-        if owned.workspace.owner_id == session.user_id:
-            await _change_own(audited.conn, workspace_id, body, session, config, now)
+        owned = await find_workspace(audited.conn, caller, workspace_id)
+        if owned.workspace.owner_id == caller.user_id and Scope.MANAGE in caller.scopes:
+            await _change_own(audited.conn, workspace_id, body, caller, config, now)
         else:
             _check_only_stops(owned.workspace, body)
             await _stop_as_admin(audited, owned, body, config)
-        return await updated_view(audited.conn, workspace_id, config)
+        return await updated_view(audited.conn, workspace_id, config, now)
 
 
 async def _change_own(
     conn: AsyncConnection,
     workspace_id: str,
     body: WorkspaceChanges,
-    session: Session,
+    caller: Credential,
     config: Config,
     now: datetime,
 ) -> None:
     """Apply the desired state, then the edits: the gate locks the limits before the row."""
     if body.requested_state is not None:
         await gate.set_desired_state(
-            conn, workspace_id, body.requested_state, actor=session.username, limits=config.limits, now=now
+            conn,
+            workspace_id,
+            body.requested_state,
+            actor=caller.actor_name,
+            limits=config.limits,
+            now=now,
+            by_person=not caller.is_token,
         )
     if body.edits:
         await gate.edit(conn, workspace_id, body.edits, now=now)
 
 
-async def updated_view(conn: AsyncConnection, workspace_id: str, config: Config) -> WorkspaceView:
+async def updated_view(
+    conn: AsyncConnection, workspace_id: str, config: Config, now: datetime
+) -> WorkspaceView:
     """Return the workspace with the changes of this transaction, which has locked its row."""
     detailed = await workspace_queries.find(conn, workspace_id)
     if detailed is None:
         raise WorkspaceNotFound
-    return detailed_view(detailed, config)
+    return detailed_view(detailed, config, now)
 
 
 async def _stop_as_admin(
@@ -209,7 +228,7 @@ def _check_only_stops(workspace: Workspace, body: WorkspaceChanges) -> None:
 @router.delete("/{workspace_id}", status_code=204)
 async def delete_workspace(
     workspace_id: WorkspaceId,
-    session: Caller,
+    caller: ManageOrAdminCaller,
     actor: CallerActor,
     services: Shared,
     now: Now,
@@ -219,18 +238,18 @@ async def delete_workspace(
     """Move to the trash. With `without_archive` and the name in `confirm`, delete permanently."""
     async with audit.transaction(services.engine, actor, now) as audited:
         if without_archive:
-            owned = await find_workspace_even_deleted(audited.conn, session, workspace_id)
+            owned = await find_workspace_even_deleted(audited.conn, caller, workspace_id)
             before = owned.workspace.grace_waived_at
             after = await gate.delete_now(
-                audited.conn, workspace_id, confirm, actor=session.username, now=now
+                audited.conn, workspace_id, confirm, actor=caller.actor_name, now=now
             )
             if after.grace_waived_at != before:
                 await audited.record(
                     Action.WORKSPACE_DELETED_FOR_GOOD, audit_target(owned), owner=owned.owner_name
                 )
             return Response(status_code=204)
-        owned = await find_workspace(audited.conn, session, workspace_id)
-        await gate.delete(audited.conn, workspace_id, actor=session.username, now=now)
+        owned = await find_workspace(audited.conn, caller, workspace_id)
+        await gate.delete(audited.conn, workspace_id, actor=caller.actor_name, now=now)
         await audited.record(Action.WORKSPACE_DELETED, audit_target(owned), owner=owned.owner_name)
     return Response(status_code=204)
 

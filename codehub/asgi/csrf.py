@@ -7,6 +7,7 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from codehub.asgi.bearer import call_token
 from codehub.asgi.errors import envelope
 
 UNSAFE_METHODS = frozenset({"POST", "PATCH", "PUT", "DELETE"})
@@ -37,7 +38,8 @@ def is_cross_site(fetch_sites: Sequence[str], origins: Sequence[str], own_origin
 class CsrfMiddleware:
     """Middleware that rejects cross-site calls that change something.
 
-    It checks calls with the session cookie, and the sign-in, which sets the cookie.
+    It checks calls with the session cookie, and the sign-in, which sets the cookie. A call with a
+    Bearer token is not checked: browsers do not add one by themselves, and its cookie is not read.
     """
 
     def __init__(self, app: ASGIApp, *, own_origin: str, cookie_name: str, login_path: str) -> None:
@@ -60,4 +62,6 @@ class CsrfMiddleware:
     def _is_protected(self, path: str, headers: Headers) -> bool:
         if path == self._login_path:
             return True
+        if call_token(headers) is not None:
+            return False
         return any(self._cookie_name in cookie_parser(line) for line in headers.getlist("cookie"))

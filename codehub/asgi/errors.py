@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from codehub.database.engine import CONNECTION_ERRORS, is_timeout
 from codehub.domain.problems import Problem
+from codehub.domain.token_format import without_tokens
 from codehub.no_space import insufficient_storage
 
 logger = structlog.get_logger(__name__)
@@ -48,7 +49,7 @@ def problem_response(problem: Problem) -> JSONResponse:
     headers = {} if problem.retry_after is None else {"Retry-After": str(problem.retry_after)}
     if problem.status == 429 and not headers:
         headers["Retry-After"] = "5"
-    return envelope(problem.status, problem.code, problem.message, headers)
+    return envelope(problem.status, problem.code, without_tokens(problem.message), headers)
 
 
 def unavailable() -> JSONResponse:

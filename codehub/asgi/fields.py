@@ -12,7 +12,7 @@ MAX_SEARCH: Final = 100
 MAX_SEARCH_WORDS: Final = 8
 
 
-def _check_one_line(value: str) -> str:
+def check_one_line(value: str) -> str:
     """Reject characters that can make one name look like another: controls and bidi overrides."""
     if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") or char in _BIDI_CONTROLS for char in value):
         raise ValueError("must not contain control characters")
@@ -40,7 +40,7 @@ def _check_word_count(value: str) -> str:
 Name = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=64),
-    AfterValidator(_check_one_line),
+    AfterValidator(check_one_line),
 ]
 Description = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_check_lines)]
 Memo = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(_check_lines)]

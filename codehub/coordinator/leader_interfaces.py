@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from codehub.domain.awake import Holds
 from codehub.domain.decision import Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gateway_reports import ActivitySnapshot, GatewayReport
@@ -48,7 +49,7 @@ class LeaderDatabase(Protocol):
         """Return the sha256 that an archive had when it was committed."""
 
     async def advance_last_access(self, seen: Mapping[str, datetime]) -> None:
-        """Write activity to last_access_at, which only moves forward."""
+        """Write activity to last_access_at and person_access_at, which only move forward."""
 
     async def gateway_reports(self) -> Mapping[str, GatewayReport]:
         """Return the last report of each gateway worker."""
@@ -61,6 +62,12 @@ class LeaderDatabase(Protocol):
 
     async def ttl_candidates(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         """Return at least every workspace whose deadline has passed."""
+
+    async def holds(self, workspace_ids: Collection[str]) -> Mapping[str, Holds]:
+        """Return the commands and leases of these workspaces. One without any may be left out."""
+
+    async def remove_expired_leases(self, now: datetime) -> int:
+        """Remove expired leases, and record their ends; return how many."""
 
     async def apply_expiry(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
         """Set the desired state of an expiry; return False if what it was decided on has changed."""

@@ -30,7 +30,6 @@ from codehub.domain.error_policy import RetryPolicy
 from codehub.domain.gateway_reports import GatewayRules
 from codehub.domain.gc import GcRules
 from codehub.domain.states import Operation
-from codehub.domain.ttl import TtlDefaults
 from codehub.host.cancellation import raise_if_cancelled
 from codehub.settings import Settings
 from codehub.storage.volumes.quota import HomeQuota
@@ -319,7 +318,7 @@ class Leader:
 
 def ttl_rules_of(settings: Settings) -> TtlRules:
     return TtlRules(
-        TtlDefaults(settings.ttl_standby_seconds, settings.ttl_archive_seconds),
+        settings.ttl_defaults,
         settings.backends,
         GatewayRules(
             silence=2 * timedelta(seconds=settings.activity_flush_interval),

@@ -1,7 +1,7 @@
 """TTL runner: writes activity to last_access_at, and stops or archives workspaces that are due.
 
 A workspace is stopped only if it is known to be idle. If a gateway has not reported, no TTL stops a
-workspace (ADR 0018).
+workspace (ADR 0018). Commands and leases keep one awake (ADR 0037).
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from codehub.coordinator.leader_interfaces import Activity, LeaderDatabase
 from codehub.coordinator.provider_interfaces import ArchiveProvider
+from codehub.domain.awake import NO_HOLDS, awake_at
 from codehub.domain.gateway_reports import (
     ActivityCompleteness,
     ActivitySnapshot,
@@ -22,7 +23,7 @@ from codehub.domain.gateway_reports import (
     silence_of_awaited,
 )
 from codehub.domain.other_backends import Backends, why_left_alone
-from codehub.domain.states import DesiredState
+from codehub.domain.states import DesiredState, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults, expired
 from codehub.domain.workspace import Workspace
 from codehub.storage.errors import StorageProblem
@@ -59,13 +60,7 @@ class TtlRunner:
         except (RedisError, OSError) as error:
             logger.warning("activity cannot be read: no TTL fires in this cycle", error=str(error))
             return []
-        defaults = self._rules.defaults
-        due = [
-            (workspace, expiry)
-            for workspace in await self._database.ttl_candidates(defaults, now)
-            if why_left_alone(workspace, self._rules.backends) is None
-            and (expiry := expired(workspace, defaults, now, uses_known_until)) is not None
-        ]
+        due = await self._expired(now, uses_known_until)
         is_archive_store_down = await self._is_archive_store_down(due)
         fired = []
         for workspace, expiry in due:
@@ -74,7 +69,28 @@ class TtlRunner:
             if await self._database.apply_expiry(workspace, expiry, now):
                 logger.info(expiry.sentence, workspace_id=workspace.id)
                 fired.append(expiry)
+        await self._database.remove_expired_leases(now)
         return fired
+
+    async def _expired(
+        self, now: datetime, uses_known_until: datetime | None
+    ) -> list[tuple[Workspace, Expiry]]:
+        """Return what has expired.
+
+        Holds are read after the rows. If one has begun or ended in between, the row has changed, and
+        its expiry is not applied.
+        """
+        defaults = self._rules.defaults
+        candidates = await self._database.ttl_candidates(defaults, now)
+        running = [workspace.id for workspace in candidates if workspace.phase is Phase.RUNNING]
+        holds = await self._database.holds(running)
+        found = []
+        for workspace in candidates:
+            awake = awake_at(holds.get(workspace.id, NO_HOLDS), now)
+            expiry = expired(workspace, defaults, now, uses_known_until, awake)
+            if expiry is not None and why_left_alone(workspace, self._rules.backends) is None:
+                found.append((workspace, expiry))
+        return found
 
     async def _is_archive_store_down(self, due: list[tuple[Workspace, Expiry]]) -> bool:
         """Return whether a due workspace cannot be archived, because the store does not answer."""

@@ -12,9 +12,10 @@ from sqlalchemy import Row, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from codehub.database import audit, gate, sessions
+from codehub.database import audit, gate, sessions, tokens
 from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.database.audit import AuditedTransaction
+from codehub.database.credentials import Credential
 from codehub.database.password_verification import PasswordAttempt, VerifiedUser, active_users, verify
 from codehub.database.passwords import hash_password
 from codehub.database.tables import users, workspaces
@@ -41,6 +42,7 @@ class Account:
     username: str
     role: Role
     created_at: datetime
+    is_service: bool = False
 
     @property
     def target(self) -> Target:
@@ -82,7 +84,7 @@ async def sign_in(
         Unauthorized("The username or the password is not right."),
         now,
     )
-    async with verify(engine, users.c.username == name, attempt) as found:
+    async with verify(engine, (users.c.username == name) & ~users.c.service, attempt) as found:
         account = _account(found.user)
         actor = Actor.person(account.id, account.username, account.role, address)
         async with audit.transaction(engine, actor, now) as act:
@@ -95,7 +97,7 @@ async def sign_in(
 @asynccontextmanager
 async def _verify_own_password(
     engine: AsyncEngine,
-    session: sessions.Session,
+    session: Credential,
     password: str,
     refusal: Problem,
     actor: Actor,
@@ -109,7 +111,7 @@ async def _verify_own_password(
 
 
 def _account(row: Row[Any]) -> Account:
-    return Account(row.id, row.username, Role(row.role), row.created_at)
+    return Account(row.id, row.username, Role(row.role), row.created_at, row.service)
 
 
 async def prevent_deletion(conn: AsyncConnection, user_id: str) -> bool:
@@ -145,8 +147,19 @@ async def create_account(
         return await _insert(act, name, password_hash, role)
 
 
-async def _insert(act: AuditedTransaction, name: str, password_hash: str, role: Role) -> Account:
-    account = Account(new_id(), name, role, act.now)
+async def create_service_account(
+    engine: AsyncEngine, username: str, *, actor: Actor, now: datetime
+) -> Account:
+    """Create an account without a password: nobody can sign in to it, and programs use its tokens."""
+    name = check_username(username)
+    async with audit.transaction(engine, actor, now) as act:
+        return await _insert(act, name, "", Role.USER, is_service=True)
+
+
+async def _insert(
+    act: AuditedTransaction, name: str, password_hash: str, role: Role, *, is_service: bool = False
+) -> Account:
+    account = Account(new_id(), name, role, act.now, is_service)
     try:
         await act.conn.execute(
             insert(users).values(
@@ -155,18 +168,32 @@ async def _insert(act: AuditedTransaction, name: str, password_hash: str, role: 
                 password_hash=password_hash,
                 role=role.value,
                 created_at=account.created_at,
+                service=is_service,
             )
         )
     except IntegrityError as error:
         raise InvalidState(f"The username {name!r} is taken.") from error
-    await act.record(Action.USER_CREATED, account.target, role=role.value)
+    await act.record(Action.USER_CREATED, account.target, role=role.value, service=1 if is_service else None)
     return account
 
 
-async def change_own_password(
-    engine: AsyncEngine, session: sessions.Session, current: str, new: str, *, actor: Actor, now: datetime
+async def confirm_password(
+    engine: AsyncEngine, session: Credential, password: str, *, actor: Actor, now: datetime
 ) -> None:
-    """Set a new password and end the user's other sessions."""
+    """Check the password of a signed-in user again, and record when it was entered."""
+    refusal = Forbidden("Your password is not right. Enter it again.")
+    async with (
+        _verify_own_password(engine, session, password, refusal, actor, now) as found,
+        engine.begin() as conn,
+    ):
+        await found.lock(conn)
+        await sessions.renew_password_time(conn, session.id_hash, now)
+
+
+async def change_own_password(
+    engine: AsyncEngine, session: Credential, current: str, new: str, *, actor: Actor, now: datetime
+) -> None:
+    """Set a new password and end the user's other sessions. Tokens stay, until they are revoked."""
     check_password(new)
     refusal = ValidationFailed("The current password is not right.")
     async with _verify_own_password(engine, session, current, refusal, actor, now) as found:
@@ -175,6 +202,7 @@ async def change_own_password(
             await found.lock(act.conn)
             await _update_user(act.conn, session.user_id, password_hash=password_hash)
             await sessions.end_sessions(act.conn, session.user_id, keep=session.id_hash)
+            await sessions.renew_password_time(act.conn, session.id_hash, now)
             await act.record(Action.USER_PASSWORD_CHANGED, _account(found.user).target)
 
 
@@ -188,7 +216,7 @@ class AccountChanges:
 
 async def change_account_as_admin(
     engine: AsyncEngine,
-    admin: sessions.Session,
+    admin: Credential,
     own_password: str | None,
     user_id: str,
     changes: AccountChanges,
@@ -222,7 +250,7 @@ async def change_account(
     actor: Actor,
     now: datetime,
 ) -> Account:
-    """Change an account. A new password ends the user's sessions, except `keep`."""
+    """Change an account. A new password ends the user's sessions, except `keep`. Tokens stay."""
     password, role = changes.password, changes.role
     password_hash = None if password is None else await hash_password(check_password(password))
     async with audit.transaction(engine, actor, now) as act:
@@ -230,6 +258,8 @@ async def change_account(
         if confirmed is not None:
             await confirmed.lock(act.conn)
         account = await _lock_user(act.conn, user_id)
+        if account.is_service:
+            _check_service_changes(changes)
         if role is not None and role is not account.role:
             await _check_not_last_admin(act.conn, account)
             await _update_user(act.conn, user_id, role=role.value)
@@ -242,8 +272,15 @@ async def change_account(
         return await _lock_user(act.conn, user_id)
 
 
+def _check_service_changes(changes: AccountChanges) -> None:
+    if changes.password is not None:
+        raise InvalidState("A service account has no password: nobody can sign in to it. Use its tokens.")
+    if changes.role is Role.ADMIN:
+        raise InvalidState("A service account cannot be an admin.")
+
+
 async def delete_account(engine: AsyncEngine, user_id: str, *, actor: Actor, now: datetime) -> None:
-    """Delete a user and all their workspaces, or nothing if a workspace is busy."""
+    """Delete a user, their tokens and all their workspaces, or nothing if a workspace is busy."""
     async with audit.transaction(engine, actor, now) as act:
         await _lock_admins(act.conn)
         account = await _lock_user(act.conn, user_id)
@@ -256,7 +293,10 @@ async def delete_account(engine: AsyncEngine, user_id: str, *, actor: Actor, now
             await gate.delete(act.conn, workspace_id, actor=actor.name, now=now)
         await _update_user(act.conn, user_id, deleted_at=now)
         await sessions.end_sessions(act.conn, user_id)
-        await act.record(Action.USER_DELETED, account.target, workspaces=len(workspace_ids))
+        revoked = await tokens.revoke_tokens(act.conn, user_id)
+        await act.record(
+            Action.USER_DELETED, account.target, workspaces=len(workspace_ids), tokens=revoked or None
+        )
 
 
 async def has_admin(engine: AsyncEngine) -> bool:

@@ -1,8 +1,11 @@
-"""Gate: the only writer of desired_state, deleted_at, keep_until, last_access_at and request.
+"""Gate: the only writer of desired_state, deleted_at, keep_until, request, and times of use and holds.
 
 The API, the gateway and the TTL runner change these columns through this module only (contract 3).
 Each function runs in its caller's transaction, with the row locked. It raises a Problem or returns
-the changed workspace.
+the changed workspace. `lease_gate` has the functions for leases.
+
+A function that takes `by_person` moves `person_access_at` only for a person. `last_access_at` moves
+for programs too.
 """
 
 from collections.abc import Mapping
@@ -23,7 +26,7 @@ from codehub.domain import allowed_changes
 from codehub.domain.conditions import initial_conditions
 from codehub.domain.home_keys import home_store_key
 from codehub.domain.other_backends import Backends
-from codehub.domain.problems import ValidationFailed, WorkspaceNotFound
+from codehub.domain.problems import InvalidState, ValidationFailed, WorkspaceNotFound
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.timeline_text import CREATED, REQUESTED
 from codehub.domain.ttl import TtlDefaults, extended
@@ -104,6 +107,7 @@ async def create(
             archive_ttl_seconds=archive_ttl,
             desired_state=desired.value,
             last_access_at=now,
+            person_access_at=now,
             conditions=conditions_json(initial_conditions(now)),
             phase=Phase.PENDING.value,
             phase_changed_at=now,
@@ -124,6 +128,7 @@ async def set_desired_state(
     actor: str,
     limits: Limits,
     now: datetime,
+    by_person: bool = True,
 ) -> Workspace:
     """Set desired_state. A start counts as activity."""
     if desired is DesiredState.RUNNING:
@@ -139,17 +144,46 @@ async def set_desired_state(
     changes: dict[str, Any] = {"desired_state": desired.value}
     if desired is DesiredState.RUNNING:
         await _admit(conn, workspace.owner_id, workspace_id, limits)
-        changes["last_access_at"] = now
+        changes |= used(workspace, now, by_person=by_person)
     return await _update_workspace(conn, workspace, changes, now, actor, "requested", REQUESTED[desired])
+
+
+def used(workspace: Workspace, now: datetime, *, by_person: bool) -> dict[str, Any]:
+    """Return the columns that a use changes. A program's use leaves the last use by a person."""
+    person = now if by_person else workspace.person_access_at or workspace.last_access_at
+    return {"last_access_at": now, "person_access_at": person}
+
+
+async def change_holds(
+    conn: AsyncConnection,
+    workspace: Workspace,
+    changes: Mapping[str, Any],
+    now: datetime,
+    *,
+    actor: str | None = None,
+    event: str = "",
+    message: str = "",
+) -> Workspace:
+    """Record that a command or a lease of a locked workspace begins, changes or ends.
+
+    A TTL that was decided before then fails its comparison. `changes` are further columns, such as
+    `used(...)`. Without an actor, the timeline gets no entry.
+    """
+    values = {**changes, "holds_changed_at": now}
+    return await _update_workspace(conn, workspace, values, now, actor, event, message)
 
 
 async def apply_expiry(
     conn: AsyncConnection, seen: Workspace, desired: DesiredState, sentence: str, *, now: datetime
 ) -> Workspace | None:
-    """Set desired_state for a TTL, or return None if the workspace has changed since `seen`."""
+    """Set desired_state for a TTL, or return None if the workspace has changed since `seen`.
+
+    A command or lease that began since then has moved holds_changed_at.
+    """
     workspace = await lock_workspace(conn, seen.id)
-    decided_on = ("desired_state", "phase", "phase_changed_at", "last_access_at", "keep_until", "operation",
-                  "deleted_at", "standby_ttl_seconds", "archive_ttl_seconds", "request")  # fmt: skip
+    decided_on = ("desired_state", "phase", "phase_changed_at", "last_access_at", "person_access_at",
+                  "holds_changed_at", "keep_until", "operation", "deleted_at", "standby_ttl_seconds",
+                  "archive_ttl_seconds", "request")  # fmt: skip
     if any(getattr(workspace, name) != getattr(seen, name) for name in decided_on):
         return None
     return await _update_workspace(
@@ -196,7 +230,13 @@ async def delete_now(
 
 
 async def undelete(
-    conn: AsyncConnection, workspace_id: str, *, actor: str, limits: Limits, now: datetime
+    conn: AsyncConnection,
+    workspace_id: str,
+    *,
+    actor: str,
+    limits: Limits,
+    now: datetime,
+    by_person: bool = True,
 ) -> Workspace:
     await _lock_limits(conn)
     workspace = await lock_workspace(conn, workspace_id)
@@ -208,7 +248,7 @@ async def undelete(
         "desired_state": desired.value,
         "deleted_at": None,
         "grace_waived_at": None,
-        "last_access_at": now,
+        **used(workspace, now, by_person=by_person),
     }
     return await _update_workspace(
         conn, workspace, changes, now, actor, "undeleted", "Restored from the trash."
@@ -223,6 +263,7 @@ async def recover(
     limits: Limits,
     source: RecoverFrom | None,
     now: datetime,
+    by_person: bool = True,
 ) -> Workspace:
     await _lock_limits(conn)
     workspace = await lock_workspace(conn, workspace_id)
@@ -234,7 +275,7 @@ async def recover(
     if workspace.desired_state is DesiredState.RUNNING:
         await _admit(conn, workspace.owner_id, workspace_id, limits)
     request = PendingRequest(RequestKind.RECOVER, actor, kind, archive_op_id)
-    changes = {"request": request, "last_access_at": now}
+    changes = {"request": request, **used(workspace, now, by_person=by_person)}
     return await _update_workspace(conn, workspace, changes, now, actor, "recover", "Recovery requested.")
 
 
@@ -254,13 +295,23 @@ async def extend(
     defaults: TtlDefaults,
     actor: str,
     now: datetime,
+    by_person: bool = True,
 ) -> Workspace:
-    """Postpone the current deadline. Calls add up."""
+    """Postpone the current deadline. Calls add up.
+
+    A person who extends it has not used it, but takes responsibility for it, as if by a use.
+    """
     workspace = await lock_workspace(conn, workspace_id)
     allowed_changes.check_alive(workspace)
-    until = extended(workspace, defaults, by, now)
+    until = extended(workspace, defaults, by, now, by_person=by_person)
+    if until <= now:
+        raise InvalidState(
+            "No person has used this workspace for so long that a program cannot extend it. A person can, "
+            "in the dashboard."
+        )
     message = f"Kept until {until:%Y-%m-%d %H:%M} UTC."
-    return await _update_workspace(conn, workspace, {"keep_until": until}, now, actor, "extended", message)
+    changes = {"keep_until": until} | ({"person_access_at": now} if by_person else {})
+    return await _update_workspace(conn, workspace, changes, now, actor, "extended", message)
 
 
 async def edit(
@@ -303,20 +354,23 @@ async def purge(conn: AsyncConnection, workspace_id: str, deleted_before: dateti
 
 
 ADVANCE_LAST_ACCESS = """
-    UPDATE workspaces SET last_access_at = seen.at
+    UPDATE workspaces
+    SET last_access_at = greatest(last_access_at, seen.at),
+        person_access_at = greatest(person_access_at, seen.at)
     FROM unnest(CAST(:ids AS text[]), CAST(:times AS timestamptz[])) AS seen (id, at)
-    WHERE workspaces.id = seen.id AND last_access_at < seen.at
+    WHERE workspaces.id = seen.id AND (last_access_at < seen.at OR person_access_at < seen.at)
 """
+"""Activity at the gateway is use by a person. A program may have used the workspace later."""
 
 
 async def advance_last_access(conn: AsyncConnection, seen: Mapping[str, datetime]) -> None:
-    """Write activity to last_access_at, which only moves forward."""
+    """Write activity to last_access_at and person_access_at, which only move forward."""
     await conn.execute(text(ADVANCE_LAST_ACCESS), {"ids": list(seen), "times": list(seen.values())})
 
 
 RESET_IDLE_TIME = """
     WITH done AS (
-        UPDATE workspaces SET last_access_at = $1
+        UPDATE workspaces SET last_access_at = $1, person_access_at = $1
         WHERE id IN (
             SELECT id FROM workspaces
             WHERE phase = 'RUNNING' AND last_access_at < $1 ORDER BY id LIMIT $2 FOR UPDATE
@@ -325,14 +379,18 @@ RESET_IDLE_TIME = """
     )
     SELECT count(*) FROM done
 """
-"""`reset_idle_time` as plain SQL, for a gateway worker that has no engine."""
+"""`reset_idle_time` as plain SQL, for a gateway worker that has no engine.
+
+person_access_at moves too, because the uses that may be unknown are those of persons.
+"""
 
 
 async def reset_idle_time(conn: AsyncConnection, now: datetime, most: int) -> int:
     """Reset the idle time of RUNNING workspaces whose last use may be unknown; return how many."""
     c = workspaces.c
     some = select(c.id).where(c.phase == Phase.RUNNING.value, c.last_access_at < now).limit(most)
-    done = await conn.execute(update(workspaces).where(c.id.in_(some)).values(last_access_at=now))
+    restarted = {"last_access_at": now, "person_access_at": now}
+    done = await conn.execute(update(workspaces).where(c.id.in_(some)).values(**restarted))
     return done.rowcount
 
 

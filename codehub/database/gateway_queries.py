@@ -1,5 +1,6 @@
 """Queries of the gateway: sessions, routes, and the data of its pages."""
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -8,10 +9,10 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database import workspace_queries
+from codehub.database.credentials import Credential, find_session, find_token
 from codehub.database.engine import asyncpg_dsn
 from codehub.database.index_predicates import COUNTED
 from codehub.database.row_mapping import COLUMNS, to_workspaces
-from codehub.database.sessions import find_session
 from codehub.database.tables import workspaces
 from codehub.database.workspace_queries import RestorableArchive
 from codehub.domain.disk import HomeRecord
@@ -21,7 +22,7 @@ from codehub.domain.workspace import Workspace
 
 @dataclass(frozen=True, slots=True)
 class SessionUser:
-    """User of a session, which ends at `expires_at` (seconds since the epoch)."""
+    """User of a session or token, which ends at `expires_at` (seconds since the epoch)."""
 
     user_id: str
     username: str
@@ -54,10 +55,18 @@ class StatusPageData:
 
 
 async def find_session_user(conn: AsyncConnection, id_hash: bytes, now: datetime) -> SessionUser | None:
-    session = await find_session(conn, id_hash, now)
-    if session is None:
+    return _session_user(await find_session(conn, id_hash, now))
+
+
+async def find_token_user(conn: AsyncConnection, token_hash: bytes, now: datetime) -> SessionUser | None:
+    return _session_user(await find_token(conn, token_hash, now))
+
+
+def _session_user(found: Credential | None) -> SessionUser | None:
+    if found is None:
         return None
-    return SessionUser(session.user_id, session.username, session.expires_at.timestamp(), session.role)
+    expires_at = math.inf if found.expires_at is None else found.expires_at.timestamp()
+    return SessionUser(found.user_id, found.username, expires_at, found.role)
 
 
 async def find_route(conn: AsyncConnection, workspace_id: str) -> Route | None:

@@ -33,11 +33,11 @@ class TtlPredicates:
 
     @property
     def has_default(self) -> str:
-        return f"{self._is_idle} AND {self.seconds} IS NULL"
+        return f"{self.is_idle} AND {self.seconds} IS NULL"
 
     @property
     def has_own(self) -> str:
-        return f"{self._is_idle} AND {self.seconds} > 0"
+        return f"{self.is_idle} AND {self.seconds} > 0"
 
     @property
     def own_deadline(self) -> str:
@@ -45,7 +45,7 @@ class TtlPredicates:
         return f"({self.since} AT TIME ZONE 'UTC') + make_interval(secs => {self.seconds})"
 
     @property
-    def _is_idle(self) -> str:
+    def is_idle(self) -> str:
         return (
             f"phase = '{self.phase.value}' AND desired_state = '{self.phase.value}' "
             f"AND operation = '{Operation.NONE.value}' AND deleted_at IS NULL"
@@ -54,3 +54,7 @@ class TtlPredicates:
 
 STANDBY_TTL: Final = TtlPredicates(Phase.RUNNING, "last_access_at", "standby_ttl_seconds")
 ARCHIVE_TTL: Final = TtlPredicates(Phase.STANDBY, "phase_changed_at", "archive_ttl_seconds")
+
+WITHOUT_PERSON_SINCE: Final = "greatest(person_access_at, phase_changed_at)"
+"""`domain.ttl.without_person_since`, or earlier in a row that has no use by a person."""
+MAY_STAND_BY: Final = f"{STANDBY_TTL.is_idle} AND standby_ttl_seconds IS DISTINCT FROM 0"

@@ -23,15 +23,18 @@ from codehub.database import (
     gc_queries,
     health_checks,
     home_sizes,
+    lease_gate,
     lockout,
     timeline,
     ttl_queries,
 )
 from codehub.database.engine import is_lock_timeout
+from codehub.database.holds import read_holds
 from codehub.database.leadership import StaleLeader, fence
 from codehub.database.row_mapping import COLUMNS, column_values, to_workspace, to_workspaces
 from codehub.database.tables import workspaces
 from codehub.domain.audit import Actor, ActorKind
+from codehub.domain.awake import Holds
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gateway_reports import GatewayReport
@@ -257,6 +260,18 @@ class PostgresLeaderDatabase:
     async def ttl_candidates(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         async with self._engine.connect() as conn:
             return await ttl_queries.candidates(conn, defaults, now)
+
+    async def holds(self, workspace_ids: Collection[str]) -> Mapping[str, Holds]:
+        async with self._engine.connect() as conn:
+            return await read_holds(conn, workspace_ids)
+
+    async def remove_expired_leases(self, now: datetime) -> int:
+        removed, some = 0, ROWS_AT_ONCE
+        while some == ROWS_AT_ONCE:
+            async with self._fenced() as conn:
+                some = await lease_gate.remove_expired(conn, now, ROWS_AT_ONCE)
+            removed += some
+        return removed
 
     async def apply_expiry(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
         try:

@@ -32,7 +32,7 @@ async def hash_password(password: str) -> str:
 async def verify_password(password: str, password_hash: str | None) -> bool:
     """Return whether the password matches. Without a hash (an unknown name), do the same work."""
     matches = await _in_thread(lambda: _matches(password, password_hash or DUMMY_HASH))
-    return matches and password_hash is not None
+    return matches and bool(password_hash)
 
 
 def _matches(password: str, password_hash: str) -> bool:

@@ -3,31 +3,16 @@
 import base64
 import hashlib
 import secrets
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.database.tables import sessions, users
-from codehub.domain.states import Role
+from codehub.database.tables import sessions
 
 LIFETIME: Final = timedelta(hours=24)
 MAX_PER_USER: Final = 50
-
-
-@dataclass(frozen=True)
-class Session:
-    id_hash: bytes
-    user_id: str
-    username: str
-    role: Role
-    expires_at: datetime
-
-    @property
-    def is_admin(self) -> bool:
-        return self.role is Role.ADMIN
 
 
 def hash_session_id(session_id: str) -> bytes:
@@ -49,31 +34,19 @@ async def open_session(conn: AsyncConnection, user_id: str, now: datetime) -> st
     )
     await conn.execute(
         insert(sessions).values(
-            id_hash=hash_session_id(session_id), user_id=user_id, created_at=now, expires_at=now + LIFETIME
+            id_hash=hash_session_id(session_id),
+            user_id=user_id,
+            created_at=now,
+            expires_at=now + LIFETIME,
+            password_at=now,
         )
     )
     return session_id
 
 
-async def find_session(conn: AsyncConnection, id_hash: bytes, now: datetime) -> Session | None:
-    row = (
-        await conn.execute(
-            select(sessions.c.expires_at, users.c.id, users.c.username, users.c.role)
-            .join(users, users.c.id == sessions.c.user_id)
-            .where(sessions.c.id_hash == id_hash, sessions.c.expires_at > now, users.c.deleted_at.is_(None))
-        )
-    ).first()
-    return None if row is None else Session(id_hash, row.id, row.username, Role(row.role), row.expires_at)
-
-
-async def valid_sessions(conn: AsyncConnection, id_hashes: list[bytes], now: datetime) -> set[bytes]:
-    """Return which of these sessions are still valid."""
-    rows = await conn.execute(
-        select(sessions.c.id_hash)
-        .join(users, users.c.id == sessions.c.user_id)
-        .where(sessions.c.id_hash.in_(id_hashes), sessions.c.expires_at > now, users.c.deleted_at.is_(None))
-    )
-    return {row.id_hash for row in rows}
+async def renew_password_time(conn: AsyncConnection, id_hash: bytes, now: datetime) -> None:
+    """Record that the session's user has entered the password again."""
+    await conn.execute(update(sessions).where(sessions.c.id_hash == id_hash).values(password_at=now))
 
 
 async def end_session(conn: AsyncConnection, id_hash: bytes) -> None:

@@ -25,9 +25,11 @@ from codehub.database.index_predicates import (
     ARCHIVE_TTL,
     COUNTED,
     FAILED,
+    MAY_STAND_BY,
     STANDBY_TTL,
     TRASH,
     WAIVED,
+    WITHOUT_PERSON_SINCE,
     TtlPredicates,
 )
 from codehub.domain.audit import ActorKind, Outcome
@@ -223,6 +225,11 @@ workspaces = Table(
     ),
     *_ttl_indexes("standby_ttl", STANDBY_TTL),
     *_ttl_indexes("archive_ttl", ARCHIVE_TTL),
+    Index(
+        "ix_workspaces_without_person",
+        text(f"({WITHOUT_PERSON_SINCE})"),
+        postgresql_where=text(MAY_STAND_BY),
+    ),
 )
 
 archives = Table(

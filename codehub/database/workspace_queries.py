@@ -1,19 +1,22 @@
 """Read-only queries about workspaces, for the API and the gateway."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, RowMapping, Select, all_, func, null, select, text, tuple_, union_all
 from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from codehub.database.holds import read_holds
 from codehub.database.home_sizes import to_record
-from codehub.database.index_predicates import FAILED
+from codehub.database.index_predicates import COUNTED, FAILED
 from codehub.database.row_mapping import COLUMNS, to_workspace
 from codehub.database.tables import archives, home_sizes, leadership, timeline, users, workspaces
 from codehub.domain.archive_keys import archive_op_id_of
+from codehub.domain.awake import NO_HOLDS, Holds
 from codehub.domain.disk import HomeRecord
 from codehub.domain.states import Phase
 from codehub.domain.workspace import Workspace
@@ -30,6 +33,8 @@ class OwnedWorkspace:
     workspace: Workspace
     owner_name: str
     home: HomeRecord | None
+    holds: Holds
+    """What keeps it awake. Without any unless it is RUNNING."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,15 @@ class DetailedWorkspace(OwnedWorkspace):
 class WorkspaceFilter:
     """Filter for lists: the workspaces of one owner or of all (None), in use or in the trash.
 
-    The name, the description or, for one owner, the memo contains each of the words.
+    The name, the description or, for one owner, the memo contains each of the words. `among` leaves
+    out all other workspaces, unless it is None.
     """
 
     owner_id: str | None
     phase: Phase | None = None
     search_words: tuple[str, ...] = ()
     trash: bool = False
+    among: Collection[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,17 @@ def _owned(*, detailed: bool = False) -> Select[Any]:
 
 def _to_owned(row: RowMapping) -> OwnedWorkspace:
     home = to_record({column.name: row[f"home_{column.name}"] for column in home_sizes.c})
-    return OwnedWorkspace(to_workspace(row), row["owner_name"], home)
+    return OwnedWorkspace(to_workspace(row), row["owner_name"], home, NO_HOLDS)
+
+
+Owned = TypeVar("Owned", bound=OwnedWorkspace)
+
+
+async def _with_holds(conn: AsyncConnection, found: Sequence[Owned]) -> list[Owned]:
+    """Add the holds of those that run, in one query for all."""
+    running = [owned.workspace.id for owned in found if owned.workspace.phase is Phase.RUNNING]
+    holds = await read_holds(conn, running)
+    return [replace(owned, holds=holds.get(owned.workspace.id, NO_HOLDS)) for owned in found]
 
 
 async def find(conn: AsyncConnection, workspace_id: str) -> DetailedWorkspace | None:
@@ -118,7 +135,9 @@ async def find(conn: AsyncConnection, workspace_id: str) -> DetailedWorkspace | 
     if row is None:
         return None
     owned = _to_owned(row)
-    return DetailedWorkspace(owned.workspace, owned.owner_name, owned.home, row["memo"], _to_archive(row))
+    memo, archive = row["memo"], _to_archive(row)
+    detailed = DetailedWorkspace(owned.workspace, owned.owner_name, owned.home, NO_HOLDS, memo, archive)
+    return (await _with_holds(conn, [detailed]))[0]
 
 
 def _to_archive(row: RowMapping) -> RestorableArchive | None:
@@ -138,23 +157,42 @@ async def find_living(
         workspaces.c.id.in_(workspace_ids),
         workspaces.c.deleted_at.is_(None),
     )
-    return [_to_owned(row) for row in (await conn.execute(query)).mappings()]
+    return await _read_owned(conn, query)
+
+
+async def _read_owned(conn: AsyncConnection, query: Select[Any]) -> list[OwnedWorkspace]:
+    return await _with_holds(conn, [_to_owned(row) for row in (await conn.execute(query)).mappings()])
 
 
 async def list_living(
-    conn: AsyncConnection, owner_id: str, limit: int, after: Workspace | None = None
+    conn: AsyncConnection,
+    owner_id: str,
+    limit: int,
+    after: Workspace | None = None,
+    *,
+    among: Collection[str] | None = None,
 ) -> list[OwnedWorkspace]:
     """Return the user's workspaces that are not deleted, newest first, starting after `after`.
+
+    `among` leaves out all other workspaces, unless it is None.
 
     The sort key of a workspace never changes, so pages that are read at different times neither
     repeat nor skip one.
     """
     c = workspaces.c
     query = _owned().where(c.owner_id == owner_id, c.deleted_at.is_(None))
+    if among is not None:
+        query = query.where(c.id.in_(among))
     if after is not None:
         query = query.where(tuple_(c.created_at, c.number) < tuple_(after.created_at, after.number))
-    query = query.order_by(c.created_at.desc(), c.number.desc()).limit(limit)
-    return [_to_owned(row) for row in (await conn.execute(query)).mappings()]
+    return await _read_owned(conn, query.order_by(c.created_at.desc(), c.number.desc()).limit(limit))
+
+
+async def count_running(conn: AsyncConnection, owner_id: str, among: Collection[str]) -> int:
+    """Return how many of these workspaces of the user count against the limits."""
+    c = workspaces.c
+    counted = select(func.count()).where(text(COUNTED), c.owner_id == owner_id, c.id.in_(among))
+    return await conn.scalar(counted) or 0
 
 
 async def list_page(
@@ -163,7 +201,7 @@ async def list_page(
     """Return one page, and the number of workspaces on all pages."""
     conditions = _conditions(selection)
     query = _owned().where(*conditions).order_by(*_newest_first(selection)).limit(limit).offset(offset)
-    items = [_to_owned(row) for row in (await conn.execute(query)).mappings()]
+    items = await _read_owned(conn, query)
     if len(items) < limit and (items or not offset):
         return items, offset + len(items)
     total = await conn.scalar(select(func.count()).select_from(workspaces).where(*conditions))
@@ -177,6 +215,8 @@ def _conditions(selection: WorkspaceFilter) -> list[ColumnElement[bool]]:
     )
     if selection.owner_id is not None:
         found.append(c.owner_id == selection.owner_id)
+    if selection.among is not None:
+        found.append(c.id.in_(selection.among))
     if selection.phase is not None:
         found.append(c.phase == selection.phase.value)
     if selection.search_words:
@@ -248,7 +288,7 @@ async def read_overview(conn: AsyncConnection) -> Overview:
         select(func.count()).select_from(users).where(users.c.deleted_at.is_(None))
     )
     failing = _owned().where(text(FAILED)).order_by(c.phase_changed_at.desc())
-    errors = [_to_owned(row) for row in (await conn.execute(failing.limit(ERRORS_SHOWN))).mappings()]
+    errors = await _read_owned(conn, failing.limit(ERRORS_SHOWN))
     return Overview(await _count_phases(conn), user_count or 0, await read_leader(conn), errors)
 
 

@@ -62,6 +62,14 @@ def check_desired_state(workspace: Workspace, desired: DesiredState) -> bool:
     return True
 
 
+def check_may_hold(workspace: Workspace) -> None:
+    """Check that a command or a lease can keep it awake: it runs, and nothing is about to stop it."""
+    check_alive(workspace)
+    runs = workspace.phase is Phase.RUNNING and workspace.desired_state is DesiredState.RUNNING
+    if not runs or workspace.operation is not Operation.NONE:
+        raise InvalidState("This workspace is not running. Start it first, and wait until it runs.")
+
+
 def may_stop_for_disk(workspace: Workspace) -> bool:
     """Return whether the disk watchdog may stop it: it runs, and no operation or request is under way."""
     runs = workspace.phase is Phase.RUNNING and workspace.desired_state is DesiredState.RUNNING

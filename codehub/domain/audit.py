@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
 from codehub.domain.states import Role
+from codehub.domain.token_format import without_tokens
 
 MOST_CHARACTERS: Final = 200
 """Longest name or detail; longer ones are cut."""
@@ -37,6 +38,8 @@ class Action(StrEnum):
     USER_ROLE_CHANGED = "user.role_changed"
     USER_PASSWORD_CHANGED = "user.password_changed"  # noqa: S105 - a name
     USER_PASSWORD_SET = "user.password_set"  # noqa: S105 - a name
+    TOKEN_CREATED = "token.created"  # noqa: S105 - a name
+    TOKEN_REVOKED = "token.revoked"  # noqa: S105 - a name
     WORKSPACE_STOPPED = "workspace.stopped"
     WORKSPACE_RECOVERED = "workspace.recovered"
     WORKSPACE_DELETED = "workspace.deleted"
@@ -64,6 +67,7 @@ class TargetKind(StrEnum):
     USER = "user"
     WORKSPACE = "workspace"
     SETTINGS = "settings"
+    TOKEN = "token"  # noqa: S105 - a name
 
 
 class Outcome(StrEnum):
@@ -82,9 +86,11 @@ _FAILURES: Final = frozenset((*FAILED_PASSWORDS, Action.SESSION_FAILURES_COUNTED
 _DETAILS: Final[Mapping[Action, frozenset[str]]] = {
     Action.SESSION_LOCKED: frozenset(("failures", "seconds")),
     Action.SESSION_FAILURES_COUNTED: frozenset(("failures", "since", "until")),
-    Action.USER_CREATED: frozenset(("role",)),
-    Action.USER_DELETED: frozenset(("workspaces",)),
+    Action.USER_CREATED: frozenset(("role", "service")),
+    Action.USER_DELETED: frozenset(("workspaces", "tokens")),
     Action.USER_ROLE_CHANGED: frozenset(("before", "after")),
+    Action.TOKEN_CREATED: frozenset(("owner", "scopes", "workspaces", "expires_at")),
+    Action.TOKEN_REVOKED: frozenset(("owner",)),
     Action.WORKSPACE_STOPPED: frozenset(("owner", "desired_state")),
     Action.WORKSPACE_RECOVERED: frozenset(("owner", "source", "archive_op_id")),
     Action.WORKSPACE_DELETED: frozenset(("owner",)),
@@ -173,6 +179,8 @@ class AuditEntry:
 
 
 def cut(text: str) -> str:
+    """Return what an entry may hold of a text: not all of a long one, and no token."""
+    text = without_tokens(text)
     return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
 
 

@@ -28,6 +28,13 @@ class Forbidden(Problem):
     code, status = "FORBIDDEN", 403
 
 
+class PasswordRequired(Problem):
+    """Request that needs a password entered a short time ago."""
+
+    default_message = "Enter your password again. Then repeat this within five minutes."
+    code, status = "PASSWORD_REQUIRED", 403
+
+
 class WorkspaceNotFound(Problem):
     """Request for a workspace that does not exist, or that its sender may not see."""
 

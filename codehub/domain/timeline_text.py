@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Final
 
+from codehub.domain.awake import Lease
 from codehub.domain.states import DesiredState, Operation
 
 REQUESTED: Final = {
@@ -39,6 +40,14 @@ _FINISHED: Final = {
 def finished(operation: Operation, took: timedelta) -> str:
     """Return the sentence about an operation that has reached its goal."""
     return f"{_FINISHED[operation]} in {_duration(took)}."
+
+
+def lease_begun(lease: Lease) -> str:
+    return f"Kept awake by a lease until {lease.expires_at:%Y-%m-%d %H:%M} UTC: {lease.reason}"
+
+
+def lease_ended(lease: Lease) -> str:
+    return f"No longer kept awake by a lease: {lease.reason}"
 
 
 def _duration(took: timedelta) -> str:

@@ -26,6 +26,10 @@ class PostgresSource:
         async with self._engine.connect() as conn:
             return await gateway_queries.find_session_user(conn, id_hash, utc_now())
 
+    async def token_user(self, token_hash: bytes) -> SessionUser | None:
+        async with self._engine.connect() as conn:
+            return await gateway_queries.find_token_user(conn, token_hash, utc_now())
+
     async def route(self, workspace_id: str) -> Route | None:
         async with self._engine.connect() as conn:
             return await gateway_queries.find_route(conn, workspace_id)

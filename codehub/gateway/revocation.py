@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import structlog
 
-from codehub.database.gateway_queries import Route, SessionUser
+from codehub.database.gateway_queries import Route
 from codehub.domain.states import Phase
 from codehub.gateway.open_connections import OpenConnections
 from codehub.gateway.route_cache import RouteCache
@@ -30,12 +30,12 @@ class RevocationHandler:
         self._recheck: asyncio.TimerHandle | None = None
 
     def on_channel_answered(self) -> None:
-        """Keep the cache valid, and close the connections of sessions that expired."""
+        """Keep the cache valid, and close the connections of sessions and tokens that expired."""
         self._route_cache.channel_answered()
         now = time.time()
         for id_hash in self._connections.sessions():
-            session_user = self._route_cache.session_user(id_hash)
-            if isinstance(session_user, SessionUser) and session_user.expires_at <= now:
+            user = self._route_cache.known_user(id_hash)
+            if user is not None and user.expires_at <= now:
                 self._connections.revoke_session(id_hash)
 
     def on_channel_lost(self) -> None:
@@ -61,14 +61,14 @@ class RevocationHandler:
             self._start(self._check_workspace(workspace_id))
 
     def on_session_ended(self, id_hash: bytes) -> None:
-        self._route_cache.forget_session(id_hash)
+        self._route_cache.forget_credential(id_hash)
         self._connections.revoke_session(id_hash)
 
     def on_user_changed(self, user_id: str) -> None:
-        known = {id_hash: self._route_cache.session_user(id_hash) for id_hash in self._connections.sessions()}
+        known = {id_hash: self._route_cache.known_user(id_hash) for id_hash in self._connections.sessions()}
         self._route_cache.forget_user(user_id)
-        for id_hash, session_user in known.items():
-            if not isinstance(session_user, SessionUser) or session_user.user_id == user_id:
+        for id_hash, user in known.items():
+            if user is None or user.user_id == user_id:
                 self._start(self._check_session(id_hash))
 
     def on_route_changed(self, workspace_id: str) -> None:
@@ -87,9 +87,9 @@ class RevocationHandler:
         await asyncio.gather(*self._checks, return_exceptions=True)
 
     async def _check_session(self, id_hash: bytes) -> None:
-        """Close the session's connections, except those that its current role permits."""
-        session_user = await self._route_cache.load_session_user(id_hash)
-        self._connections.revoke_session(id_hash, except_role=session_user.role if session_user else None)
+        """Close the connections of a session or token, except those that its current role permits."""
+        user = await self._route_cache.load_credential_user(id_hash)
+        self._connections.revoke_session(id_hash, except_role=user.role if user else None)
 
     async def _check_workspace(self, workspace_id: str) -> None:
         route = await self._route_cache.load_route(workspace_id)

@@ -45,6 +45,8 @@ class RouteSource(Protocol):
 
     async def session_user(self, id_hash: bytes) -> SessionUser | None: ...
 
+    async def token_user(self, token_hash: bytes) -> SessionUser | None: ...
+
     async def route(self, workspace_id: str) -> Route | None: ...
 
     async def status_page_data(self, workspace_id: str) -> StatusPageData | None: ...
@@ -117,11 +119,13 @@ class _Cache(Generic[Key, Value]):
 
 
 class RouteCache:
-    """Sessions and routes, invalidated by NOTIFY."""
+    """Sessions, tokens and routes, invalidated by NOTIFY."""
 
     def __init__(self, source: RouteSource) -> None:
         self.source = source
         self._session_users: _Cache[bytes, SessionUser] = _Cache(source.session_user)
+        self._token_users: _Cache[bytes, SessionUser] = _Cache(source.token_user)
+        """Apart from the sessions: a token opens the platform's streams only, and never a workspace."""
         self._routes: _Cache[str, Route] = _Cache(source.route)
         self._session_lookup_limit = SessionLookupLimit()
         self._limit = ConcurrencyLimit(LOOKUPS_AT_ONCE, LOOKUPS_WAITING, TOO_MANY_LOOKUPS)
@@ -144,6 +148,13 @@ class RouteCache:
     def session_user(self, id_hash: bytes) -> SessionUser | NotCached | None:
         return self._session_users.known.get(id_hash, NOT_CACHED) if self.fresh else NOT_CACHED
 
+    def known_user(self, credential_hash: bytes) -> SessionUser | None:
+        """Return the user of a session or token, if it is in memory."""
+        if not self.fresh:
+            return None
+        known = self._session_users.known.get(credential_hash)
+        return known or self._token_users.known.get(credential_hash)
+
     def route(self, workspace_id: str) -> Route | NotCached | None:
         return self._routes.known.get(workspace_id, NOT_CACHED) if self.fresh else NOT_CACHED
 
@@ -162,6 +173,19 @@ class RouteCache:
     async def load_session_user(self, id_hash: bytes) -> SessionUser | None:
         """Look up a session that existed before: a ticket or an open connection names it."""
         return await self._session_users.load(id_hash)
+
+    async def load_credential_user(self, credential_hash: bytes) -> SessionUser | None:
+        """Look up the session or token that an open connection names."""
+        found = await self._session_users.load(credential_hash)
+        return found or await self._token_users.load(credential_hash)
+
+    async def find_token_user(self, token_hash: bytes, address: str) -> SessionUser | None:
+        """Return the user of a client's token. Raises TooManyRequests if `address` guesses."""
+        async with self._limit.slot(token_hash):
+            known = self._token_users.known.get(token_hash) if self.fresh else None
+            return known or await self._session_lookup_limit.find(
+                token_hash, address, lambda: self._token_users.load(token_hash)
+            )
 
     async def find_session_user(self, id_hash: bytes, address: str) -> SessionUser | None:
         """Return the session of a client's cookie. Raises TooManyRequests if `address` guesses."""
@@ -182,19 +206,21 @@ class RouteCache:
     async def load_route(self, workspace_id: str) -> Route | None:
         return await self._routes.load(workspace_id)
 
-    def forget_session(self, id_hash: bytes) -> None:
-        self._session_users.forget(id_hash)
+    def forget_credential(self, credential_hash: bytes) -> None:
+        self._session_users.forget(credential_hash)
+        self._token_users.forget(credential_hash)
 
     def forget_route(self, workspace_id: str) -> None:
         self._routes.forget(workspace_id)
 
     def forget_user(self, user_id: str) -> None:
-        """Forget the user's sessions, and repeat all lookups of sessions: they may be the user's."""
-        known = self._session_users.known
-        for id_hash in [key for key, value in known.items() if value.user_id == user_id]:
-            self._session_users.forget(id_hash)
-        self._session_users.mark_lookups_stale()
+        """Forget the user's sessions and tokens, and repeat all lookups of any: they may be the user's."""
+        for users in (self._session_users, self._token_users):
+            for credential_hash in [key for key, value in users.known.items() if value.user_id == user_id]:
+                users.forget(credential_hash)
+            users.mark_lookups_stale()
 
     def forget_all(self) -> None:
         self._session_users.forget_all()
+        self._token_users.forget_all()
         self._routes.forget_all()

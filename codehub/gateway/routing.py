@@ -20,6 +20,7 @@ from codehub.domain.ports import parse_port
 from codehub.domain.problems import TooManyRequests
 from codehub.domain.reserved_paths import ENTER_PATH, RESERVED_PREFIX
 from codehub.domain.states import Operation, Phase
+from codehub.domain.token_format import bearer_token, is_token
 from codehub.gateway import cookies, refusals
 from codehub.gateway.activity import ActivityRecorder
 from codehub.gateway.config import GatewayConfig
@@ -184,15 +185,31 @@ class Router:
         return self._route_entry(request)
 
     def _route_api(self, head: RequestHead, peer: str) -> RouteResult:
+        if target_holds_token(head.target):
+            return self._refusals.token_in_target(head)
         relay = self._relays.to_api(head, peer)
         if not _is_event_stream(head.path):
             return relay
         relay.is_stream = True
+        token = bearer_token([head.get(b"authorization").decode("latin-1")])
+        if token is not None:
+            return self._with_token(relay, token, self._relays.client_address(head, peer))
         sessions = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
         if not sessions:
             return relay
         address = self._relays.client_address(head, peer)
         return PendingRoute(self._add_session(relay, cookies.session_hash(sessions[0]), address))
+
+    def _with_token(self, relay: Relay, token: str, address: str) -> RouteResult:
+        """Return the relay of an event stream that ends with its token. The API refuses an invalid one."""
+        if not is_token(token):
+            return relay
+        return PendingRoute(self._add_token(relay, cookies.session_hash(token.encode()), address))
+
+    async def _add_token(self, relay: Relay, token_hash: bytes, address: str) -> Relay:
+        relay.session_hash = token_hash
+        relay.session_user = await self._route_cache.find_token_user(token_hash, address)
+        return relay
 
     async def _add_session(self, relay: Relay, session_hash: bytes, address: str) -> Relay:
         """Add the session to the relay of an event stream, which ends with it."""

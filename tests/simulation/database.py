@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from codehub.database.leadership import StaleLeader
 from codehub.domain import allowed_changes, user_limits
 from codehub.domain.archive_keys import archive_key
+from codehub.domain.awake import Lease
 from codehub.domain.conditions import initial_conditions
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeRecord, HomeSize, LiveHome, Notice
@@ -20,6 +21,7 @@ from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults, expired
 from codehub.domain.user_limits import Limits, Usage
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
+from tests.simulation.hold_rows import CommandRow, HoldRows, LeaseRow
 from tests.simulation.process import Session
 from tests.simulation.providers import home_store_key
 from tests.simulation.world import ExpectedHome, Home, World, is_intact
@@ -87,6 +89,10 @@ class Database:
     activity_read_at: datetime | None = None
     checks: dict[CheckName, CheckResult] = field(default_factory=dict)
     homes: dict[str, HomeRecord] = field(default_factory=dict)
+    holds: HoldRows = field(default_factory=HoldRows)
+    max_awake: timedelta = timedelta.max
+    person_acts: dict[str, datetime] = field(default_factory=dict)
+    """When a person last requested something that counts as use, by workspace id."""
     before_disk_stop: Callable[[Workspace], None] = lambda row: None
     blank: bool = False
     """Whether the empty database of a new installation has replaced this one."""
@@ -104,7 +110,7 @@ class Database:
             image_ref="code-server", instance_backend="process", storage_backend="local-dir",
             home_store_key=home_store_key(workspace_id), standby_ttl_seconds=None, archive_ttl_seconds=None,
             desired_state=desired, deleted_at=None, purged_at=None, grace_waived_at=None,
-            keep_until=None, last_access_at=now, person_access_at=None, holds_changed_at=None,
+            keep_until=None, last_access_at=now, person_access_at=now, holds_changed_at=None,
             request=None, conditions=initial_conditions(now), observed_at=None, phase=Phase.PENDING,
             phase_changed_at=now, operation=Operation.NONE, op_id=None, op_started_at=None, progress=None,
             progress_at=None, archive_op_id=None, archive_key=None, upstream=None, error_count=0,
@@ -255,6 +261,15 @@ class Database:
         self._check_reachable(row, max(used, row.phase_changed_at.timestamp()), read_at)
         if read_at - STANDBY_TTL < used:
             self.world.fail(row.id, f"is stopped while in use: it was used {read_at - used:.0f} s before")
+        self._check_not_held(row, used, self.activity_read_at)
+
+    def _check_not_held(self, row: Workspace, used: float, read_at: datetime) -> None:
+        """Check that nothing held it during its TTL, unless no person has used it for too long."""
+        person = max(row.phase_changed_at, self.person_acts.get(row.id, row.phase_changed_at))
+        limit = max(person.timestamp(), used) + self.max_awake.total_seconds()
+        for what, until in self.holds.ends_of(row.id):
+            if read_at.timestamp() - STANDBY_TTL < min(until.timestamp(), limit):
+                self.world.fail(row.id, f"is stopped although {what} keeps it awake until {until}")
 
     def _check_reachable(self, row: Workspace, idle_since: float, read_at: float) -> None:
         """Check that time without any gateway does not count as idle."""
@@ -357,7 +372,7 @@ class Gate:
         changes: dict[str, object] = {"desired_state": desired}
         if desired is DesiredState.RUNNING:
             self._db.admit(row)
-            changes["last_access_at"] = self._db.now()
+            changes |= self._use(row)
         self._put(row, f"requests {desired}", **changes)
 
     def delete(self, workspace_id: str) -> None:
@@ -380,7 +395,7 @@ class Gate:
             self._db.admit(row)
         self._db.world.waived.discard(workspace_id)
         self._put(row, f"undeletes to {desired}", desired_state=desired, deleted_at=None,
-                  grace_waived_at=self.waiver_after_undelete(row), last_access_at=self._db.now())  # fmt: skip
+                  grace_waived_at=self.waiver_after_undelete(row), **self._use(row))  # fmt: skip
 
     def waiver_after_undelete(self, row: Workspace) -> datetime | None:
         return None
@@ -394,7 +409,7 @@ class Gate:
         if row.desired_state is DesiredState.RUNNING:
             self._db.admit(row)
         request = PendingRequest(RequestKind.RECOVER, "user", source, archive_op_id)
-        self._put(row, f"recovers from {source}", request=request, last_access_at=self._db.now())
+        self._put(row, f"recovers from {source}", request=request, **self._use(row))
 
     def cancel(self, workspace_id: str) -> None:
         row = self._db.rows[workspace_id]
@@ -405,13 +420,50 @@ class Gate:
 
     def advance_last_access(self, workspace_id: str, at: datetime) -> None:
         row = self._db.rows.get(workspace_id)
-        if row is not None and row.last_access_at < at:
-            self._db.put(replace(row, last_access_at=at))
+        if row is None:
+            return
+        person = max(row.person_access_at or row.last_access_at, at)
+        if row.last_access_at < at or person != row.person_access_at:
+            self._db.put(replace(row, last_access_at=max(row.last_access_at, at), person_access_at=person))
 
     def reset_idle_time(self, now: datetime) -> None:
         for row in list(self._db.rows.values()):
             if row.phase is Phase.RUNNING:
                 self.advance_last_access(row.id, now)
+
+    def _use(self, row: Workspace) -> dict[str, object]:
+        """Return the columns that a person's use changes."""
+        now = self._db.person_acts[row.id] = self._db.now()
+        return {"last_access_at": now, "person_access_at": now}
+
+    def start_command(self, workspace_id: str, lasts: timedelta, timeout: timedelta | None) -> None:
+        """Start a command for a program."""
+        row, now = self._db.rows[workspace_id], self._db.now()
+        allowed_changes.check_may_hold(row)
+        self._db.holds.commands.append(CommandRow(row.id, now, now, now + lasts, timeout))
+        self._db.world.record(row.id, f"runs a command for {lasts.total_seconds():.0f} s")
+        self.change_holds(row, last_access_at=now)
+
+    def end_command(self, command: CommandRow) -> None:
+        command.ended = True
+        self.change_holds(self._db.rows[command.workspace_id])
+
+    def create_lease(self, workspace_id: str, length: timedelta) -> None:
+        row, now = self._db.rows[workspace_id], self._db.now()
+        allowed_changes.check_may_hold(row)
+        number = f"{len(self._db.holds.leases):08}"
+        lease = Lease(number, row.id, "u", "a program", "a reason", now, now + length)
+        self._db.holds.leases.append(LeaseRow(lease))
+        self._db.world.record(row.id, f"has a lease for {length.total_seconds():.0f} s")
+        self.change_holds(row)
+
+    def end_lease(self, item: LeaseRow) -> None:
+        item.removed, item.ended_at = True, self._db.now()
+        self.change_holds(self._db.rows[item.lease.workspace_id])
+
+    def change_holds(self, row: Workspace, **changes: object) -> None:
+        """`gate.change_holds`."""
+        self._db.put(replace(row, holds_changed_at=self._db.now(), **changes))  # type: ignore[arg-type]
 
     def _put(self, row: Workspace, message: str, **changes: object) -> None:
         self._db.world.record(row.id, message)

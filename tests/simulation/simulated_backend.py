@@ -14,6 +14,7 @@ from codehub.database import leader_database
 from codehub.database.leader_database import VersionConflict
 from codehub.database.leadership import ANSWER_TIMEOUT, HUNG_AFTER
 from codehub.domain import allowed_changes
+from codehub.domain.awake import Holds
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.disk import HomeSize, LiveHome, Notice
@@ -213,6 +214,19 @@ class SimulatedLeaderDatabase:
 
     async def ttl_candidates(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         return await self._read(lambda: self._db.due(defaults, now))
+
+    async def holds(self, workspace_ids: Collection[str]) -> Mapping[str, Holds]:
+        return await self._read(lambda: self._db.holds.read(workspace_ids))
+
+    async def remove_expired_leases(self, now: datetime) -> int:
+        return await self._write(lambda: self._remove_expired_leases(now))
+
+    def _remove_expired_leases(self, now: datetime) -> int:
+        ends = self._db.holds.remove_expired(now)
+        for workspace_id, end in ends.items():
+            row = self._db.rows[workspace_id]
+            self._db.put(replace(row, holds_changed_at=max(end, row.holds_changed_at or end)))
+        return len(ends)
 
     async def apply_expiry(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
         return await self._write(lambda: self._expire(seen, expiry))

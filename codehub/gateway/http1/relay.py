@@ -20,9 +20,9 @@ class Relay(RouteResult):
     workspace_id: str = ""
     """Empty for the API."""
     session_hash: bytes = b""
-    """The session that permits the request; the connection ends with it."""
+    """Hash of the session or token that permits the request; the connection ends with it."""
     session_user: SessionUser | None = None
-    """The user of the session."""
+    """The user of the session or token."""
     activity: Activity = "any"
     freshly_loaded: bool = False
     """A VS Code window's own first connection, not one made again after the network came back."""

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub import health_endpoints
 from codehub.api.app import create_app
 from codehub.bus import events as bus_events
-from codehub.database import accounts, passwords, sessions
+from codehub.database import accounts, passwords, sessions, tokens
 from codehub.database.engine import create_engine
 from codehub.database.passwords import hash_password
 from codehub.database.tables import archives, users, workspaces
 from codehub.domain.audit import CLI
+from codehub.domain.new_token import NewToken
+from codehub.domain.scopes import Scope
 from codehub.domain.states import Role
 from codehub.settings import Settings
 from codehub.ulids import new_id
@@ -97,6 +99,27 @@ class Api:
         client = await self.client()
         client.cookies.set("session", session_id)
         return client
+
+    async def token(
+        self, username: str, *scopes: str, workspaces: list[str] | None = None, lifetime: float | None = None
+    ) -> tuple[str, str]:
+        """Make a token of an existing user; return its id and its secret."""
+        now = datetime.now(UTC)
+        expires_at = None if lifetime is None else now + timedelta(seconds=lifetime)
+        named = [Scope(scope) for scope in scopes]
+        wanted = NewToken.requested("ci", named, workspaces, expires_at)
+        async with self.engine.begin() as conn:
+            made, secret = await tokens.make_token(
+                conn, self.ids[username], wanted, created_by=self.ids[username], now=now
+            )
+        return made.id, secret
+
+    async def token_client(
+        self, username: str, *scopes: str, workspaces: list[str] | None = None, lifetime: float | None = None
+    ) -> httpx.AsyncClient:
+        """Return a client that sends a token of an existing user."""
+        _, secret = await self.token(username, *scopes, workspaces=workspaces, lifetime=lifetime)
+        return await self.client(Authorization=f"Bearer {secret}")
 
     async def workspace(self, client: httpx.AsyncClient, **values: Any) -> dict[str, Any]:
         body = {"name": "one", "desired_state": "STANDBY"} | values

@@ -21,7 +21,7 @@ from codehub.api.server import ApiProtocol
 from codehub.asgi import uvicorn_protocol
 from codehub.bus.events import Feed, publish, resync_message
 from codehub.clock import utc_now
-from codehub.database import sessions
+from codehub.database import credentials, sessions
 from codehub.database.row_mapping import conditions_json
 from codehub.database.tables import workspaces
 from codehub.domain.conditions import initial_conditions
@@ -180,7 +180,7 @@ async def test_no_change_is_missed_while_a_snapshot_is_sent(
     made = [await api.workspace(alice, name=f"w{number}") for number in range(5)]
     services = api.app.state.services
     async with api.engine.connect() as conn:
-        session = await sessions.find_session(
+        session = await credentials.find_session(
             conn, sessions.hash_session_id(alice.cookies["session"]), utc_now()
         )
     assert session is not None

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from codehub.api import call_admission
+from codehub.database import credentials
 from codehub.domain.states import Role
 from codehub.rate_limits import FairQueue, TokenBuckets
 from tests.integration.api.conftest import PASSWORD, Api
@@ -17,7 +17,7 @@ ATTACKER = "192.0.2.66"
 
 @pytest.fixture
 def api(api: Api) -> Api:
-    api.app.state.services.session_lookup_limit._buckets = TokenBuckets(ALLOWED, 1e-6, "Too many.")
+    api.app.state.services.credential_lookup._limit._buckets = TokenBuckets(ALLOWED, 1e-6, "Too many.")
     return api
 
 
@@ -25,13 +25,13 @@ def api(api: Api) -> Api:
 def looked_up(api: Api, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The sessions that were looked up in the database."""
     found: list[bytes] = []
-    find_session = call_admission.find_session
+    find_session = credentials.find_session
 
     async def record(conn: object, id_hash: bytes, *rest: object) -> object:
         found.append(id_hash)
         return await find_session(conn, id_hash, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(call_admission, "find_session", record)
+    monkeypatch.setattr(credentials, "find_session", record)
     return found
 
 
@@ -73,12 +73,12 @@ async def test_valid_sessions_cost_no_tokens(api: Api) -> None:
 async def test_random_sessions_from_many_networks_do_not_delay_valid_ones(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lookups = api.app.state.services.session_lookup_limit
+    lookups = api.app.state.services.credential_lookup._limit
     lookups._queue = FairQueue(2, 10, "Full.")
     alice = await api.quick_client("alice", Role.USER)
     assert (await alice.get("/api/v1/session")).status_code == 200
     blocked, release = 0, asyncio.Event()
-    find_session = call_admission.find_session
+    find_session = credentials.find_session
 
     async def hold(conn: object, id_hash: bytes, *rest: object) -> object:
         nonlocal blocked
@@ -88,7 +88,7 @@ async def test_random_sessions_from_many_networks_do_not_delay_valid_ones(
             await release.wait()
         return found
 
-    monkeypatch.setattr(call_admission, "find_session", hold)
+    monkeypatch.setattr(credentials, "find_session", hold)
     guesses = [asyncio.create_task(guess(api, number, f"198.51.100.{number}")) for number in range(40)]
     await until(lambda: sum(task.done() for task in guesses) == 40 - 12, "the queue to be full")
     await until(lambda: blocked == 2, "two look-ups to find nothing")

@@ -66,6 +66,8 @@ async def catalog_of(url: str) -> Catalog:
 async def insert_a_row_of_each(conn: AsyncConnection) -> None:
     await conn.execute(insert(users).values(id="one", username="one", password_hash="x", role="user"))
     workspace = await create(conn)
+    # An older schema has no place for it: then the last use counts.
+    await conn.execute(text("UPDATE workspaces SET person_access_at = NULL"))
     archive = {"workspace_id": workspace.id, "archive_key": "k", "sha256": "x", "created_at": NOW}
     await conn.execute(insert(archives).values(archive_op_id="a", bytes=1, unpacked=2, entries=3, **archive))
     await conn.execute(insert(sessions).values(id_hash=b"s", user_id="one", expires_at=NOW))

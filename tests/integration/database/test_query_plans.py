@@ -13,19 +13,25 @@ from sqlalchemy import text
 from codehub.database import (
     accounts,
     audit,
+    credentials,
     gate,
     gateway_queries,
     gc_queries,
+    holds,
     leader_database,
+    lease_gate,
     lockout,
     sessions,
+    tokens,
     ttl_queries,
     workspace_queries,
 )
 from codehub.database.audit import AuditedTransaction, AuditFilters
+from codehub.database.credentials import Credential
 from codehub.database.workspace_queries import WorkspaceFilter
 from codehub.domain.audit import Action, Actor
-from codehub.domain.states import Phase
+from codehub.domain.scopes import CredentialKind
+from codehub.domain.states import Phase, Role
 from codehub.domain.ttl import TtlDefaults
 from tests.integration.database.conftest import BACKENDS
 from tests.integration.database.query_plans import NEWEST, OWN_TTL, ROWS, Call, Explainer, Plan, fill
@@ -34,7 +40,8 @@ from tests.services import Services, run
 OWNER = "owner-5"
 WORKSPACE = "e4da3b7fbbce2345d7772b0674"  # one of that owner's
 SESSION = sessions.hash_session_id("5")
-NEVER_DUE = TtlDefaults(OWN_TTL, OWN_TTL)
+TOKEN = tokens.hash_token("5")
+NEVER_DUE = TtlDefaults(OWN_TTL, OWN_TTL, OWN_TTL)
 TTL_INDEXES = {
     f"ix_workspaces_{kind}_ttl_{source}" for kind in ("standby", "archive") for source in ("default", "own")
 }
@@ -64,6 +71,10 @@ def log_page(**filters: Any) -> Call:
     return lambda conn: audit.read_entries(conn, AuditFilters(**filters), 50)
 
 
+def credential(kind: CredentialKind, id_hash: bytes) -> Credential:
+    return Credential(kind, id_hash, OWNER, OWNER, Role.USER, frozenset(), None)
+
+
 # Each call, with the indexes that it must use.
 CALLS: dict[str, tuple[Call, set[str]]] = {
     "an owner's list": (page(), {"ix_workspaces_owner"}),
@@ -85,7 +96,22 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     ),
     "the limits": (lambda conn: gate.usage(conn, OWNER), {"ix_workspaces_counted"}),
     "activity": (lambda conn: gate.advance_last_access(conn, {WORKSPACE: NEWEST}), {"pk_workspaces"}),
-    "the TTLs": (lambda conn: ttl_queries.candidates(conn, NEVER_DUE, NEWEST), TTL_INDEXES),
+    "the TTLs": (
+        lambda conn: ttl_queries.candidates(conn, NEVER_DUE, NEWEST),
+        TTL_INDEXES | {"ix_workspaces_without_person"},
+    ),
+    "what keeps workspaces awake": (
+        lambda conn: holds.read_holds(conn, [WORKSPACE]),
+        {"ix_execs_alive", "ix_leases_workspace"},
+    ),
+    "a workspace's leases": (
+        lambda conn: lease_gate.list_leases(conn, WORKSPACE, NEWEST),
+        {"ix_leases_workspace"},
+    ),
+    "the end of leases": (
+        lambda conn: lease_gate.remove_expired(conn, NEWEST, 1000),
+        {"ix_leases_expires_at", "pk_workspaces"},
+    ),
     "the controller's pass": (
         lambda conn: conn.execute(text(leader_database.VERSIONS)),
         {"ix_workspaces_versions"},
@@ -113,7 +139,19 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
         lambda conn: gateway_queries.find_session_user(conn, SESSION, NEWEST),
         {"pk_sessions"},
     ),
-    "watched sessions": (lambda conn: sessions.valid_sessions(conn, [SESSION], NEWEST), {"pk_sessions"}),
+    "watched sessions": (
+        lambda conn: credentials.find_same(conn, [credential(CredentialKind.SESSION, SESSION)], NEWEST),
+        {"pk_sessions"},
+    ),
+    "a token": (lambda conn: credentials.find_token(conn, TOKEN, NEWEST), {"uq_tokens_token_hash"}),
+    "watched tokens": (
+        lambda conn: credentials.find_same(conn, [credential(CredentialKind.TOKEN, TOKEN)], NEWEST),
+        {"uq_tokens_token_hash"},
+    ),
+    "the use of a token": (lambda conn: tokens.record_use(conn, "token-5", NEWEST), {"pk_tokens"}),
+    "a user's tokens": (lambda conn: tokens.list_tokens(conn, OWNER), {"ix_tokens_user_id"}),
+    "revoking a token": (lambda conn: tokens.revoke_token(conn, OWNER, "token-5"), {"pk_tokens"}),
+    "revoking a user's tokens": (lambda conn: tokens.revoke_tokens(conn, OWNER), {"ix_tokens_user_id"}),
     "signing in": (lambda conn: sessions.open_session(conn, OWNER, NEWEST), {"ix_sessions_expires_at"}),
     "signing out": (lambda conn: sessions.end_session(conn, SESSION), {"pk_sessions"}),
     "signing out everywhere": (lambda conn: sessions.end_sessions(conn, OWNER), {"ix_sessions_user_id"}),
@@ -144,7 +182,10 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     ),
     "a timeline": (lambda conn: workspace_queries.timeline_of(conn, WORKSPACE), {"ix_timeline_workspace"}),
 }
-BIG_TABLES = {"audit_log", "workspaces", "timeline", "archives", "sessions", "login_failures"}
+BIG_TABLES = {
+    "audit_log", "workspaces", "timeline", "archives", "sessions", "tokens", "login_failures", "execs",
+    "leases",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "indexes"), CALLS.values(), ids=CALLS.keys())

@@ -49,6 +49,7 @@ def rows() -> Iterator[dict[str, Any]]:
             "deleted_at": NOW if desired is DesiredState.DELETED else None,
             "keep_until": keep_until,
             "last_access_at": NOW - age,
+            "person_access_at": (None, NOW - age, NOW - AGES[-1])[number % 3],
             "conditions": conditions_json(initial_conditions(NOW)),
             "phase": phase.value,
             "phase_changed_at": NOW - age,
@@ -66,8 +67,8 @@ async def test_every_expired_workspace_is_a_candidate(engine: AsyncEngine, time_
         await conn.exec_driver_sql(f"SET TIME ZONE '{time_zone}'")
         await conn.execute(insert(workspaces), list(rows()))
         everything = to_workspaces((await conn.execute(select(workspaces))).mappings())
-        for standby, archive in itertools.product((0, 60, 86_400), repeat=2):
-            defaults = TtlDefaults(standby, archive)
+        for standby, archive, awake in itertools.product((0, 60, 86_400), (0, 60, 86_400), (0, 30, 86_340)):
+            defaults = TtlDefaults(standby, archive, awake)
             due = {item.id for item in everything if expired(item, defaults, NOW, NOW) is not None}
             found = [item.id for item in await ttl_queries.candidates(conn, defaults, NOW)]
             assert due, "the grid has nothing to find"

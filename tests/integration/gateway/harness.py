@@ -85,6 +85,7 @@ class InMemoryFacts:
 
     def __init__(self) -> None:
         self.session_users: dict[bytes, SessionUser] = {}
+        self.token_users: dict[bytes, SessionUser] = {}
         self.routes: dict[str, Route] = {}
         self.page_data: dict[str, StatusPageData] = {}
         self.counted: list[Workspace] = []
@@ -93,6 +94,9 @@ class InMemoryFacts:
         self.recovered: list[tuple[str, Actor, RecoverFrom | None]] = []
         self.wake_error: Exception | None = None
         self.lookups = 0
+
+    async def token_user(self, token_hash: bytes) -> SessionUser | None:
+        return self.token_users.get(token_hash)
 
     async def session_user(self, id_hash: bytes) -> SessionUser | None:
         self.lookups += 1

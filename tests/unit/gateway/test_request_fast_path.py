@@ -147,7 +147,7 @@ def test_a_workspaces_own_origin(repeats: list[bool]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda cache: cache.forget_session(cookies.session_hash(b"alice")),
+        lambda cache: cache.forget_credential(cookies.session_hash(b"alice")),
         lambda cache: cache.forget_route(ONE),
         lambda cache: cache.forget_user("alice"),
         lambda cache: cache.forget_all(),

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 from redis.exceptions import RedisError
 
-from codehub.api.stream_revocation import SessionRevocations
+from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_networks import KnownNetworks
 from codehub.coordinator.event_listener import EventListener
@@ -76,7 +76,7 @@ LOOPS: dict[str, Callable[[Swallowing], Coroutine[Any, Any, None]]] = {
     "flushes": lambda call: ActivityReporter(
         ActivityRecorder(), SwallowingRedis(call), GatewayRegistry()
     ).run(0),
-    "ended sessions": lambda _: SessionRevocations(NO_DATABASE, create_engine(NO_DATABASE)).run(),
+    "ended credentials": lambda _: CredentialRevocations(NO_DATABASE, create_engine(NO_DATABASE)).run(),
     "routes": lambda _: InvalidationListener(NO_DATABASE, MagicMock()).run(),
     "workspace events": lambda _: EventListener(
         NO_DATABASE, MagicMock(), sse_prefix="events:", hint=MagicMock(), resync=MagicMock()
@@ -101,7 +101,7 @@ async def test_a_loop_ends_although_a_library_swallowed_its_cancellation(
             await task
 
 
-DATABASE = (LOOPS["ended sessions"], LOOPS["routes"], LOOPS["workspace events"])
+DATABASE = (LOOPS["ended credentials"], LOOPS["routes"], LOOPS["workspace events"])
 
 
 async def test_a_timeout_is_not_a_cancellation() -> None:

@@ -44,6 +44,15 @@ def upgrade() -> None:
     op.execute("UPDATE sessions SET password_at = created_at")
     op.add_column("workspaces", sa.Column("person_access_at", time))
     op.add_column("workspaces", sa.Column("holds_changed_at", time))
+    op.create_index(
+        "ix_workspaces_without_person",
+        "workspaces",
+        [sa.text("(greatest(person_access_at, phase_changed_at))")],
+        postgresql_where=sa.text(
+            "phase = 'RUNNING' AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL "
+            "AND standby_ttl_seconds IS DISTINCT FROM 0"
+        ),
+    )
     op.create_table(
         "tokens",
         sa.Column("id", sa.Text(), nullable=False),
