@@ -28,6 +28,9 @@ from codehub.domain.workspace import RecoverSource
 router = APIRouter(prefix="/workspaces/{workspace_id}", tags=["workspaces"])
 
 
+ArchiveId = Annotated[str, Field(pattern=r"^[0-9a-z]{26}$")]
+
+
 class EmptyBody(RequestBody):
     """A body without fields."""
 
@@ -36,7 +39,7 @@ class Recovery(RequestBody):
     """What to recover from. Without `from`, the home stays as it is. A lost home needs a choice."""
 
     source: Literal["archive", "empty"] | None = Field(default=None, alias="from")
-    archive_op_id: Annotated[str, Field(pattern=r"^[0-9a-z]{26}$")] | None = None
+    archive_op_id: ArchiveId | None = None
 
     @property
     def recover_from(self) -> gate.RecoverFrom | None:
@@ -45,6 +48,12 @@ class Recovery(RequestBody):
                 raise ValidationFailed('archive_op_id is allowed only with "from": "archive".')
             return None
         return gate.RecoverFrom(RecoverSource(self.source), self.archive_op_id)
+
+
+class Restore(RequestBody):
+    """The archive to restore. The present home is archived first, and kept."""
+
+    archive_op_id: ArchiveId
 
 
 class Extension(RequestBody):
@@ -97,6 +106,23 @@ async def recover_workspace(
             **gate.audit_details(source),
         )
         return await updated_view(audited.conn, workspace_id, config)
+
+
+@router.post("/restore")
+async def restore_archive(
+    workspace_id: WorkspaceId, body: Restore, session: Caller, actor: CallerActor, services: Shared, now: Now
+) -> WorkspaceView:
+    """Restore a chosen archive of a stopped or archived workspace. The present home becomes an archive."""
+    async with audit.transaction(services.engine, actor, now) as audited:
+        owned = await find_own_workspace(audited.conn, session, workspace_id)
+        await gate.restore(audited.conn, workspace_id, body.archive_op_id, actor=session.username, now=now)
+        await audited.record(
+            Action.WORKSPACE_RESTORED,
+            audit_target(owned),
+            owner=owned.owner_name,
+            archive_op_id=body.archive_op_id,
+        )
+        return await updated_view(audited.conn, workspace_id, services.config)
 
 
 @router.post("/cancel")
