@@ -113,15 +113,15 @@ async def restore_archive(
     workspace_id: WorkspaceId, body: Restore, session: Caller, actor: CallerActor, services: Shared, now: Now
 ) -> WorkspaceView:
     """Restore a chosen archive of a stopped or archived workspace. The present home becomes an archive."""
+    chosen = body.archive_op_id
     async with audit.transaction(services.engine, actor, now) as audited:
         owned = await find_own_workspace(audited.conn, session, workspace_id)
-        await gate.restore(audited.conn, workspace_id, body.archive_op_id, actor=session.username, now=now)
-        await audited.record(
-            Action.WORKSPACE_RESTORED,
-            audit_target(owned),
-            owner=owned.owner_name,
-            archive_op_id=body.archive_op_id,
-        )
+        await gate.restore(audited.conn, workspace_id, chosen, actor=session.username, now=now)
+        if owned.workspace.archive_to_restore != chosen:
+            target = audit_target(owned)
+            await audited.record(
+                Action.WORKSPACE_RESTORED, target, owner=owned.owner_name, archive_op_id=chosen
+            )
         return await updated_view(audited.conn, workspace_id, services.config)
 
 

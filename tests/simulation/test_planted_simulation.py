@@ -728,6 +728,7 @@ def test_planted_a_restore_that_deletes_the_volume_before_the_commit(monkeypatch
     expect_violation("is deleted before its archive is safe|although nothing was destroyed", Restores)
 
 
+@pytest.mark.full
 def test_planted_gc_of_the_newest_archives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "_newest", lambda holder, present, count: [])
     expect_violation("one of the newest archives", Restores)

@@ -43,6 +43,11 @@ MATRIX: dict[str, tuple[Row, ...]] = {
     ),
     f"DELETE {W}": (Row((401, 204, 403, 204)), Row((401, 404, 404, 404), state="deleted")),
     f"POST {W}/recover": (Row((401, 200, 403, 200), {}, "error"), Row((401, 404, 404, 404), {}, "deleted")),
+    f"POST {W}/restore": (
+        Row((401, 422, 403, 403), {"archive_op_id": "0" * 26}, "stopped"),
+        Row((401, 409, 403, 403), {"archive_op_id": "0" * 26}, "running"),
+        Row((401, 404, 404, 404), {"archive_op_id": "0" * 26}, "deleted"),
+    ),
     f"POST {W}/cancel": (Row((401, 200, 403, 403), {}, "busy"), Row((401, 404, 404, 404), {}, "deleted")),
     f"POST {W}/undelete": (Row((401, 200, 403, 200), {}, "deleted"),),
     f"POST {W}/extend": (
@@ -71,6 +76,7 @@ STREAMS = {f"GET {V1}/events"}
 
 STATES: dict[str, dict[str, Any]] = {
     "error": {"phase": "ERROR", "error_reason": "Timeout", "error_count": 1, "error_message": "too slow"},
+    "stopped": {"phase": "STANDBY"},
     "running": {"phase": "RUNNING", "desired_state": "RUNNING"},
     "busy": {"operation": "PROVISIONING", "op_id": "x", "op_started_at": datetime.now(UTC)},
 }
