@@ -16,6 +16,7 @@ from codehub.domain import (
     next_effect,
     observed_conditions,
     plan,
+    restore_request,
     ttl,
     volume_leftovers,
 )
@@ -27,9 +28,28 @@ from codehub.domain.states import DesiredState, ErrorReason, Operation
 from tests.simulation.model import controller, runners, storage, user_actions
 from tests.simulation.model.convergence import settles
 from tests.simulation.model.row_conversion import LONG_AGO
-from tests.simulation.model.scenarios import ARCHIVED, RUNNING, STANDBY, Scenario, initial_state, model
+from tests.simulation.model.scenarios import (
+    ARCHIVED,
+    RUNNING,
+    STANDBY,
+    TWO_ARCHIVES,
+    Scenario,
+    initial_state,
+    model,
+)
 from tests.simulation.model.search import explore
-from tests.simulation.model.state_parts import Arc, Disk, Generation, Leader, Op, Record, Row, Store, Stored
+from tests.simulation.model.state_parts import (
+    Arc,
+    Disk,
+    Gc,
+    Generation,
+    Leader,
+    Op,
+    Record,
+    Row,
+    Store,
+    Stored,
+)
 
 Patch = tuple[ModuleType | type, str, Any]
 
@@ -177,6 +197,33 @@ def _waiver_survives_undelete() -> list[Patch]:
     return [(user_actions, "WAIVER_AFTER_UNDELETE", True)]
 
 
+def _restore_without_an_archive_of_the_present_home() -> list[Patch]:
+    """A request to restore is carried out before the present home is archived."""
+
+    def restore(workspace: Any, observed: Any, context: Any) -> Decision:
+        chosen = restore_request.replace_archive(workspace)
+        return replace(chosen, after=replace(chosen.after, home_ctx=None))
+
+    return [(plan, "_restore_chosen", restore)]
+
+
+def _restore_removes_the_home_beside_a_missing_archive() -> list[Patch]:
+    return [(next_effect, "wait_or_drop", lambda workspace, observed: None)]
+
+
+def _restore_keeps_nothing() -> list[Patch]:
+    real = restore_request.replace_archive
+    return [(plan, "replace_archive", lambda workspace: replace(real(workspace), keep_archives=False))]
+
+
+def _gc_ignores_requests() -> list[Patch]:
+    return [(runners, "requested_archive", lambda row: None)]
+
+
+def _gc_keeps_no_newest() -> list[Patch]:
+    return [(gc, "_newest", lambda holder, present, count: [])]
+
+
 def _hung_counts_as_none() -> list[Patch]:
     real = controller.container_fact
 
@@ -208,6 +255,7 @@ FOREIGN_HOME = {
 COPY = "at least one complete copy of the home exists"
 DELETES = "archive_key is committed, and no container exists, before a volume is deleted"
 HALF = "an IDE has half of its start timeout"
+PROTECTED = "GC never removes a protected archive"
 ONCE = "an operation replaces its own IDE once"
 
 PLANTED_BUGS = [
@@ -250,6 +298,20 @@ PLANTED_BUGS = [
         "purge", {"request": 1, "gc": 2, "time": 2}, values=STANDBY), _grace_waived_for_every_purge),
     PlantedBug("grace_waived_by_an_earlier_delete", "a grace period is waived by the delete", Scenario(
         "undelete", {"request": 2}, values=STANDBY), _waiver_survives_undelete),
+    PlantedBug("restore_consumed_before_the_archive", "only an operation that removes a home", Scenario(
+        "restore", {"restore": 1}, values=TWO_ARCHIVES), _restore_without_an_archive_of_the_present_home),
+    PlantedBug("restore_that_deletes_the_volume_first", DELETES, Scenario(
+        "restore", {"restore": 1}, values=TWO_ARCHIVES), _volume_first),
+    PlantedBug("restore_beside_a_missing_archive", "a home is removed for a restore only while", Scenario(
+        "restore", {"restore": 1, "trouble": 1, "outside": 1}, values=TWO_ARCHIVES),
+        _restore_removes_the_home_beside_a_missing_archive),
+    PlantedBug("restore_that_keeps_nothing", "what a restore leaves behind is kept", Scenario(
+        "restore", {"restore": 1}, values=TWO_ARCHIVES), _restore_keeps_nothing),
+    PlantedBug("gc_of_an_archive_about_to_be_restored", PROTECTED, Scenario(
+        "gc", {"restore": 1, "gc": 1}, values={**TWO_ARCHIVES, "gc": Gc(orphans=((Arc(1), 1),))}),
+        _gc_ignores_requests),
+    PlantedBug("gc_of_the_newest_archives", PROTECTED, Scenario(
+        "gc", {"gc": 2, "time": 2}, values=TWO_ARCHIVES), _gc_keeps_no_newest),
     PlantedBug("archiving_under_a_hung_container", "an archive is never taken under a container", Scenario(
         "hung container", {"request": 1, "trouble": 1, "die": 1}, values=RUNNING), _hung_counts_as_none),
     PlantedBug("slow_start_taken_for_a_hung_one", HALF, Scenario(

@@ -198,9 +198,14 @@ def holders(row: Row, store: Store, empty_database: bool) -> dict[str, ArchiveHo
     return {
         ID: ArchiveHolder(
             workspace.archive_key, workspace.archive_op_id, row.phase, workspace.deleted_at,
-            workspace.purged_at, kept, grace_waived=row.waived,
+            workspace.purged_at, kept, grace_waived=row.waived, requested=requested_archive(row),
+            recorded=frozenset(key_name(item.arc) or "" for item in store.records if not item.removed),
         )
     }  # fmt: skip
+
+
+def requested_archive(row: Row) -> str | None:
+    return None if row.request is None else arc_name(row.request.arc)
 
 
 def _stored(arc: Arc) -> archives.StoredArchive:
@@ -218,7 +223,8 @@ def gc_selects(gc: Gc, row: Row, store: Store, disk: Disk, lead: Leader) -> Iter
     seen = {key_name(arc) or "": _SEEN_AT[age] for arc, age in gc.orphans}
     listed = {name: Leftover(_HOME_KEY, ID, name, marker_of(disk.marker)) for name in gc.leftovers}
     seen |= {listed[name].key: _SEEN_AT[age] for name, age in gc.remains if name in listed}
-    found = archives.select_archives_to_remove([_stored(arc) for arc in gc.listed], known, seen, RULES, NOW)
+    rules = replace(RULES, archives_kept=gc.archives_kept)
+    found = archives.select_archives_to_remove([_stored(arc) for arc in gc.listed], known, seen, rules, NOW)
     cleared = volume_leftovers.select_leftovers_to_remove(list(listed.values()), known, seen, RULES, NOW)
     after = gc._replace(
         at="due",
@@ -245,7 +251,8 @@ def _age(first_seen: datetime) -> int:
 
 
 def idle_gc(gc: Gc) -> Gc:
-    return Gc(orphans=gc.orphans, remains=gc.remains, empty_database=gc.empty_database)
+    kept = gc.archives_kept
+    return Gc(orphans=gc.orphans, remains=gc.remains, empty_database=gc.empty_database, archives_kept=kept)
 
 
 @rule("gc jobs disk row lead", needs="gc")
@@ -276,7 +283,8 @@ def gc_checks_again(gc: Gc, row: Row, store: Store, expected: Expected, lead: Le
         return
     arc = gc.due[0]
     present = frozenset(key_name(item) or "" for item in gc.listed)
-    reason = archives.protection(_stored(arc), holders(row, store, gc.empty_database).get(ID), present)
+    holder = holders(row, store, gc.empty_database).get(ID)
+    reason = archives.protection(_stored(arc), holder, present, gc.archives_kept)
     if reason is not None:
         left = gc._replace(due=gc.due[1:])
         yield step(f"gc: ar{arc} stays: {reason}", gc=left if left.due else idle_gc(left))

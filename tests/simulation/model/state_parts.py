@@ -286,3 +286,5 @@ class Gc(NamedTuple):
     orphans: tuple[tuple[Arc, int], ...] = ()
     remains: tuple[tuple[str, int], ...] = ()
     empty_database: bool = False
+    archives_kept: int = 0
+    """How many of the newest complete archives of a living workspace stay."""

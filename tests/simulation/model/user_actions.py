@@ -10,6 +10,7 @@ from tests.simulation.model.engine import Step, rule, step
 from tests.simulation.model.row_conversion import arc_name, to_workspace
 from tests.simulation.model.state_parts import (
     Activity,
+    Arc,
     Container,
     Disk,
     Expected,
@@ -87,8 +88,23 @@ def _undelete(row: Row, activity: Activity) -> Iterator[Step]:
 
 def _cancel(row: Row, activity: Activity) -> Iterator[Step]:
     allowed_changes.check_cancel(to_workspace(row))
-    if row.request is None:
+    if row.request is None or row.request.kind == "restore":
         yield step("the owner cancels", "request", row=row._replace(request=Request("cancel")))
+
+
+@rule("row activity store", commits=True, needs="restore")
+def restore(row: Row, activity: Activity, store: Store) -> Iterator[Step]:
+    """Try to restore each archive that GC has not removed."""
+    for record in store.records:
+        if not record.removed:
+            yield from _allowed_steps(_restore(row, activity, record.arc))
+
+
+def _restore(row: Row, activity: Activity, arc: Arc) -> Iterator[Step]:
+    if allowed_changes.check_restore(to_workspace(row), arc_name(arc) or ""):
+        after = row._replace(request=Request("restore", None, arc))
+        label = f"the owner restores {arc_name(arc)}"
+        yield step(label, "restore", row=after, activity=_record_use(activity))
 
 
 def _recover_choices(store: Store) -> Iterator[tuple[RecoverSource | None, Record | None]]:
