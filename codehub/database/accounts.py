@@ -17,7 +17,7 @@ from codehub.database.advisory_locks import AdvisoryLock, hold_lock
 from codehub.database.audit import AuditedTransaction
 from codehub.database.credentials import Credential
 from codehub.database.password_verification import PasswordAttempt, VerifiedUser, active_users, verify
-from codehub.database.passwords import hash_password
+from codehub.database.passwords import NO_PASSWORD, hash_password
 from codehub.database.tables import users, workspaces
 from codehub.domain.audit import Action, Actor, Target, TargetKind
 from codehub.domain.problems import (
@@ -153,7 +153,7 @@ async def create_service_account(
     """Create an account without a password: nobody can sign in to it, and programs use its tokens."""
     name = check_username(username)
     async with audit.transaction(engine, actor, now) as act:
-        return await _insert(act, name, "", Role.USER, is_service=True)
+        return await _insert(act, name, NO_PASSWORD, Role.USER, is_service=True)
 
 
 async def _insert(

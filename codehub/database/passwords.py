@@ -20,6 +20,9 @@ DUMMY_HASH: Final = (
 
 T = TypeVar("T")
 
+NO_PASSWORD: Final = "no password"  # noqa: S105 - says that there is none
+"""Stored for a service account in place of a hash: no password matches it."""
+
 _hasher = PasswordHasher()
 _threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="argon2")
 _waiting = 0
@@ -32,7 +35,7 @@ async def hash_password(password: str) -> str:
 async def verify_password(password: str, password_hash: str | None) -> bool:
     """Return whether the password matches. Without a hash (an unknown name), do the same work."""
     matches = await _in_thread(lambda: _matches(password, password_hash or DUMMY_HASH))
-    return matches and bool(password_hash)
+    return matches and password_hash is not None
 
 
 def _matches(password: str, password_hash: str) -> bool:

@@ -7,6 +7,8 @@ import type {
   AuditQuery,
   DetailedWorkspace,
   Images,
+  MadeToken,
+  NewToken,
   NewUser,
   NewWorkspace,
   Overview,
@@ -14,6 +16,7 @@ import type {
   Session,
   SignedIn,
   Timeline,
+  TokenList,
   UserChanges,
   UserPage,
   WorkspaceChanges,
@@ -101,7 +104,10 @@ function withQuery(path: string, query: object): string {
 }
 
 const workspacePath = (id: string, rest = "") => `/workspaces/${encodeURIComponent(id)}${rest}`;
-const userPath = (id: string) => `/users/${encodeURIComponent(id)}`;
+const userPath = (id: string, rest = "") => `/users/${encodeURIComponent(id)}${rest}`;
+/** The path of one's own tokens, or of those of the account with this id. */
+const tokensPath = (accountId: string | null) =>
+  accountId === null ? "/tokens" : userPath(accountId, "/tokens");
 
 export const eventsUrl = `${PREFIX}/events`;
 export const openApiUrl = `${PREFIX}/openapi.json`;
@@ -112,6 +118,15 @@ export const api = {
   session: () => request<Session>("GET", "/session"),
   changePassword: (current: string, next: string) =>
     request<void>("POST", "/session/password", { current, new: next }),
+
+  confirmPassword: (password: string) => request<void>("POST", "/session/confirm", { password }),
+
+  tokens: (accountId: string | null, signal?: AbortSignal) =>
+    request<TokenList>("GET", tokensPath(accountId), undefined, signal),
+  makeToken: (accountId: string | null, token: NewToken) =>
+    request<MadeToken>("POST", tokensPath(accountId), token),
+  revokeToken: (accountId: string | null, id: string) =>
+    request<void>("DELETE", `${tokensPath(accountId)}/${encodeURIComponent(id)}`),
 
   workspaces: (query: ListQuery, signal?: AbortSignal) =>
     request<WorkspacePage>("GET", withQuery("/workspaces", query), undefined, signal),

@@ -25,9 +25,11 @@ export type Weakness =
 /** The parameters of sentences. One is empty if an entry has no such detail. */
 export interface AuditFacts {
   target: string;
-  /** The owner of the workspace, or empty if the actor owns it. */
+  /** The owner of the workspace or token, or empty if the actor owns it. */
   otherOwner: string;
   role: string;
+  isService: boolean;
+  scopes: string;
   before: string;
   after: string;
   source: string;
@@ -72,10 +74,14 @@ function factsOf({ actor, target, details }: AuditEntry): AuditFacts {
   const detail = (name: string) => String(details[name] ?? "");
   const time = (name: string) => (details[name] ? exactTime(detail(name)) : "");
   const owner = detail("owner");
+  // What a token did has the name of the token after that of its user.
+  const isOwn = actor.name === owner || actor.name.startsWith(`${owner} (token `);
   return {
     target: target?.name ?? "",
-    otherOwner: owner === actor.name ? "" : owner,
+    otherOwner: isOwn ? "" : owner,
     role: roleName(detail("role")),
+    isService: detail("service") !== "",
+    scopes: [details.scopes ?? []].flat().join(", "),
     before: roleName(detail("before")),
     after: roleName(detail("after")),
     source: detail("source"),

@@ -46,6 +46,7 @@ export const detailed = (changes: Partial<DetailedWorkspace> = {}): DetailedWork
 
 export const session = {
   user: { id: "01j0000000000000000000000a", username: "mina", role: "user" as const },
+  token: null,
   limits: { max_running_per_user: 2, running: 0 },
   archives: { bytes: 0, max_bytes: null },
   ttl: { standby_seconds: 600, archive_seconds: 1800 },

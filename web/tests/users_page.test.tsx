@@ -14,6 +14,7 @@ const person = (number: number) => ({
   username: `user-${number}`,
   role: "user",
   created_at: "2026-01-01T00:00:00Z",
+  service: false,
 });
 
 beforeEach(() => {

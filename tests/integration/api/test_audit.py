@@ -164,6 +164,16 @@ def change_own(current: str) -> Step:
     return lambda fixture: fixture.alice.post("/api/v1/session/password", json=body)
 
 
+async def make_token(fixture: AuditFixture) -> None:
+    answer = await fixture.alice.post("/api/v1/tokens", json={"name": "ci", "scopes": ["read"]})
+    fixture.secrets.add(answer.json()["token"])
+
+
+async def revoke_token(fixture: AuditFixture) -> None:
+    (token,) = (await fixture.alice.get("/api/v1/tokens")).json()["items"]
+    await fixture.alice.delete(f"/api/v1/tokens/{token['id']}")
+
+
 ALICE, ROOT = "user alice from user-address", "admin root from admin-address"
 OF_ALICE = {"owner": "alice"}
 CASES = {
@@ -258,6 +268,23 @@ CASES = {
     ),
     "an admin undeletes": Case(
         post("root", "undelete"), f"{ROOT}: workspace.undeleted workspace notes", OF_ALICE, delete_by_alice
+    ),
+    "a user makes a token": Case(
+        make_token, f"{ALICE}: token.created token ci", OF_ALICE | {"scopes": ["read"]}
+    ),
+    "a user makes a token that cannot be": Case(
+        lambda s: s.alice.post("/api/v1/tokens", json={"name": "ci", "scopes": ["admin"]}), None
+    ),
+    "a user revokes a token": Case(
+        revoke_token, f"{ALICE}: token.revoked token ci", OF_ALICE, make_token
+    ),
+    "a user enters a wrong password to confirm": Case(
+        lambda s: s.alice.post("/api/v1/session/confirm", json={"password": WRONG}),
+        f"{ALICE}: session.confirmation_failed user alice",
+    ),
+    "an admin creates a service account": Case(
+        lambda s: s.root.post("/api/v1/users", json={"username": "robot", "service": True}),
+        f"{ROOT}: user.created user robot", {"role": "user", "service": 1},
     ),
     "a user may not delete a user": Case(lambda s: s.alice.delete(s.user), None),
 }  # fmt: skip

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,13 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from codehub.api import event_source
 from codehub.api.server import listen, make_server
+from codehub.asgi import credential_revocation
 from codehub.bus.events import hint_message, publish, resync_message
+from codehub.clock import utc_now
+from codehub.database import accounts, tokens
+from codehub.database.accounts import AccountChanges
 from codehub.database.engine import asyncpg_dsn
+from codehub.domain.audit import CLI
 from codehub.domain.states import Role
 from codehub.settings import Settings
 from tests.integration.api.conftest import BASE, Api
@@ -61,7 +67,11 @@ class ServedApi:
         transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
         async with (
             httpx.AsyncClient(
-                transport=transport, base_url=BASE, cookies=person.cookies, timeout=PATIENCE
+                transport=transport,
+                base_url=BASE,
+                cookies=person.cookies,
+                headers={name: value for name, value in person.headers.items() if name == "authorization"},
+                timeout=PATIENCE,
             ) as client,
             client.stream("GET", "/api/v1/events") as response,
         ):
@@ -158,6 +168,59 @@ async def test_deleting_the_user_ends_the_stream_at_once(served: ServedApi) -> N
         await stream.next()
         assert (await root.delete(f"/api/v1/users/{served.api.ids['alice']}")).status_code == 204
         assert (await stream.next())[0] == "end"
+
+
+async def _revoke(api: Api, token_id: str) -> None:
+    async with api.engine.begin() as conn:
+        await tokens.revoke_token(conn, api.ids["chief"], token_id)
+
+
+async def _delete_owner(api: Api, _token_id: str) -> None:
+    await accounts.delete_account(api.engine, api.ids["chief"], actor=CLI, now=utc_now())
+
+
+async def _demote_owner(api: Api, _token_id: str) -> None:
+    changes = AccountChanges(role=Role.USER)
+    await accounts.change_account(api.engine, api.ids["chief"], changes, actor=CLI, now=utc_now())
+
+
+@pytest.mark.parametrize("end", [_revoke, _delete_owner, _demote_owner])
+async def test_the_stream_of_a_token_ends_with_its_rights(
+    served: ServedApi, end: Callable[[Api, str], Awaitable[None]]
+) -> None:
+    """The heartbeat, which would find out as well, comes only after 30 s."""
+    for name in ("root", "chief"):
+        await served.api.quick_client(name, Role.ADMIN)
+    token_id, secret = await served.api.token("chief", "read", "admin")
+    async with served.stream(await served.api.client(Authorization=f"Bearer {secret}")) as stream:
+        assert (await stream.next())[0] == "snapshot"
+        await end(served.api, token_id)
+        assert await stream.next() == ("end", None)
+
+
+async def test_the_stream_of_a_token_ends_when_it_expires(
+    served: ServedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a heartbeat and without a notification: nobody announces the time."""
+    await served.api.quick_client("alice", Role.USER)
+    client = await served.api.token_client("alice", "read", lifetime=PATIENCE)
+    almost = utc_now() + timedelta(seconds=PATIENCE - 0.5)
+    monkeypatch.setattr(credential_revocation, "utc_now", lambda: almost)
+    async with served.stream(client) as stream:
+        assert [(await stream.next())[0], (await stream.next())[0]] == ["snapshot", "end"]
+
+
+async def test_the_stream_of_a_bound_token_is_about_its_workspaces_only(served: ServedApi) -> None:
+    alice = await served.api.quick_client("alice", Role.USER)
+    mine, other = [await served.api.workspace(alice, name=name) for name in ("mine", "other")]
+    bound = await served.api.token_client("alice", "read", workspaces=[mine["id"]])
+    async with served.stream(bound) as stream:
+        assert await stream.next() == ("snapshot", {"items": [listed(mine)], "more": False})
+        await alice.delete(f"/api/v1/workspaces/{other['id']}")
+        await served.publish_hint("alice", other["id"], "workspace_deleted")
+        renamed = (await alice.patch(f"/api/v1/workspaces/{mine['id']}", json={"name": "x"})).json()
+        await served.publish_hint("alice", mine["id"])
+        assert await stream.next() == ("workspace_updated", listed(renamed))
 
 
 async def test_a_session_that_ended_while_not_listening_ends_its_stream(served: ServedApi) -> None:

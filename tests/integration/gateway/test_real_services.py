@@ -19,13 +19,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.bus import tickets
 from codehub.bus.activity import KEY, ActivityLog
 from codehub.bus.tickets import Ticket
-from codehub.database import accounts, gate, gateway_reports, installation, sessions
+from codehub.clock import utc_now
+from codehub.database import accounts, gate, gateway_reports, installation, sessions, tokens
 from codehub.database.accounts import AccountChanges
 from codehub.database.engine import asyncpg_dsn, create_engine
 from codehub.database.tables import audit_log, workspaces
 from codehub.domain.audit import CLI, Action, Actor
 from codehub.domain.gateway_reports import ActivitySnapshot
+from codehub.domain.new_token import NewToken
 from codehub.domain.problems import Problem
+from codehub.domain.scopes import Scope
 from codehub.domain.states import DesiredState, Role
 from codehub.domain.user_limits import Limits
 from codehub.gateway.config import GatewayConfig
@@ -259,6 +262,78 @@ async def test_a_revoked_permission_closes_open_streams(
     await revoke(served)
     await asyncio.gather(*(client.rest() for client in clients))
     await until(lambda: served.ide.open == 0, "the upstream connection to be closed")
+
+
+async def _token(served: Installation, *scopes: Scope) -> tuple[str, str]:
+    wanted = NewToken.requested("ci", scopes, None, None)
+    async with served.engine.begin() as conn:
+        made, secret = await tokens.make_token(
+            conn, served.user_id, wanted, created_by=served.user_id, now=utc_now()
+        )
+    return made.id, secret
+
+
+async def _revoke_token(served: Installation, token_id: str) -> None:
+    async with served.engine.begin() as conn:
+        await tokens.revoke_token(conn, served.user_id, token_id)
+
+
+async def _promote_owner(served: Installation, _token_id: str) -> None:
+    await _new_role(served)
+
+
+async def _delete_owner(served: Installation, _token_id: str) -> None:
+    await _deletion(served)
+
+
+@pytest.mark.parametrize("end", [_revoke_token, _promote_owner, _delete_owner])
+async def test_an_event_stream_ends_with_the_token_that_opened_it(
+    served: Installation, end: Callable[[Installation, str], Awaitable[None]]
+) -> None:
+    """The gateway ends it: this API does nothing. A valid cookie beside the token keeps nothing open."""
+
+    async def endless(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await reader.read()
+
+    api = Upstream(Path(served.config.api_upstream.removeprefix("unix:")), HELLO)
+    api.script = endless
+    await api.start()
+    token_id, secret = await _token(served, Scope.READ)
+    client = await served.connect()
+    client.send(
+        f"GET /api/v1/events HTTP/1.1\r\nHost: {served.platform}\r\n"
+        f"Authorization: Bearer {secret}\r\nCookie: session={served.session}\r\n\r\n"
+    )
+    await client.head()
+    await end(served, token_id)
+    await client.rest()
+    await api.stop()
+
+
+async def test_a_token_opens_no_page_and_no_origin_of_a_workspace(served: Installation) -> None:
+    """Neither as a Bearer token nor in the place of the session or of the workspace's cookie."""
+    await served.run()
+    _, secret = await _token(served, Scope.READ, Scope.MANAGE, Scope.USE)
+    bearer = f"Authorization: Bearer {secret}\r\n"
+    for more in (NAVIGATE + bearer, bearer):
+        for cookie in ("a=b", f"session={secret}", f"codehub-workspace={secret}"):
+            entry = await served.get(served.platform, f"/w/{served.workspace_id}/", cookie, more)
+            assert status(entry[0]) in (302, 401), entry
+            assert "/login" in entry[0] or status(entry[0]) == 401
+            origin = await served.get(served.host, "/", cookie, more)
+            assert status(origin[0]) in (302, 401, 403), origin
+    assert not served.ide.heads
+
+
+async def test_a_token_in_the_address_of_a_call_is_refused(served: Installation) -> None:
+    """Proxies and browsers write addresses to logs and histories."""
+    _, secret = await _token(served, Scope.READ)
+    for target in (f"/api/v1/workspaces?token={secret}", f"/api/v1/workspaces/{secret}", f"/?t={secret}"):
+        head, body = await served.get(served.platform, target, "a=b", "")
+        assert status(head) == 400
+        assert secret not in head and secret.encode() not in body
 
 
 async def test_a_new_password_keeps_the_streams_of_the_session_that_set_it(served: Installation) -> None:

@@ -1,6 +1,7 @@
 """WebSockets, and every stream that ends when its permission is revoked."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from codehub.database.gateway_queries import Route, SessionUser
 from codehub.domain.states import Phase, Role
 from tests.integration.gateway.harness import (
+    ALICE,
     MINE,
     SESSION,
     Client,
@@ -243,7 +245,7 @@ async def test_a_failed_check_is_retried(
         assert attempts == 2
 
 
-async def open_event_stream(origin_mode: World) -> Client:
+async def open_event_stream(origin_mode: World, more: str = "") -> Client:
     async def stream(upstream: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(
@@ -255,7 +257,8 @@ async def open_event_stream(origin_mode: World) -> Client:
     origin_mode.api.script = stream
     client = await origin_mode.connect()
     client.send(
-        f"GET /api/v1/events HTTP/1.1\r\nHost: {origin_mode.platform}\r\nCookie: session={SESSION}\r\n\r\n"
+        f"GET /api/v1/events HTTP/1.1\r\nHost: {origin_mode.platform}\r\n"
+        f"Cookie: session={SESSION}\r\n{more}\r\n"
     )
     await client.head()
     return client
@@ -264,6 +267,21 @@ async def open_event_stream(origin_mode: World) -> Client:
 async def test_an_event_stream_ends_with_its_session(origin_mode: World) -> None:
     client = await open_event_stream(origin_mode)
     origin_mode.gateway.revocation.on_session_ended(session_hash(SESSION))
+    await client.rest()
+    await until(lambda: origin_mode.api.open == 0, "the stream to end")
+
+
+async def test_an_event_stream_ends_when_its_token_expires(origin_mode: World) -> None:
+    """The probe of the push channel, once a second, finds it: time announces nothing."""
+    token = "chub_" + "a" * 40
+    token_hash, user = session_hash(token), SessionUser(ALICE, "alice", time.time() + 3600)
+    origin_mode.facts.token_users[token_hash] = user
+    client = await open_event_stream(origin_mode, f"Authorization: Bearer {token}\r\n")
+    users, probe = origin_mode.gateway.route_cache._token_users, origin_mode.gateway.revocation
+    probe.on_channel_answered()
+    assert origin_mode.api.open == 1
+    users.known[token_hash] = replace(user, expires_at=time.time())
+    probe.on_channel_answered()
     await client.rest()
     await until(lambda: origin_mode.api.open == 0, "the stream to end")
 

@@ -4,6 +4,7 @@ import { DeleteDialog } from "./DeleteDialog";
 import { DeleteUserDialog } from "./DeleteUserDialog";
 import { HelpDialog } from "./HelpDialog";
 import { RecoverDialog } from "./RecoverDialog";
+import { RevokeTokenDialog } from "./RevokeTokenDialog";
 import { SetPasswordDialog } from "./SetPasswordDialog";
 
 export function DialogHost() {
@@ -21,6 +22,8 @@ export function DialogHost() {
       return <RecoverDialog workspace={shown.workspace} onDone={shown.onDone} />;
     case "set-password":
       return <SetPasswordDialog user={shown.user} />;
+    case "revoke-token":
+      return <RevokeTokenDialog accountId={shown.accountId} token={shown.token} onDone={shown.onDone} />;
     case "delete-user":
       return <DeleteUserDialog user={shown.user} onDone={shown.onDone} />;
   }

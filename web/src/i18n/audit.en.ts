@@ -12,6 +12,8 @@ const labels: Record<AuditAction, string> = {
   "user.role_changed": "Role changed",
   "user.password_changed": "Own password changed",
   "user.password_set": "Password set",
+  "token.created": "Token made",
+  "token.revoked": "Token revoked",
   "workspace.stopped": "Workspace stopped by an admin",
   "workspace.recovered": "Workspace recovered",
   "workspace.deleted": "Workspace deleted",
@@ -35,12 +37,17 @@ const sentences: Record<AuditAction, (facts: AuditFacts) => string> = {
   "session.confirmation_failed": () => "Entered a wrong password to confirm a change",
   "session.failures_counted": ({ failures, since, until }) =>
     `Wrong passwords without a separate entry: ${failures}, between ${since} and ${until}`,
-  "user.created": ({ target, role }) => `Created the user ${target} (${role})`,
+  "user.created": ({ target, role, isService }) =>
+    isService ? `Created the service account ${target}` : `Created the user ${target} (${role})`,
   "user.deleted": ({ target, workspaces }) => `Deleted the user ${target} (workspaces: ${workspaces})`,
   "user.role_changed": ({ target, before, after }) =>
     `Changed the role of ${target} from ${before} to ${after}`,
   "user.password_changed": () => "Changed their own password",
   "user.password_set": ({ target }) => `Set a new password for ${target}`,
+  "token.created": ({ target, otherOwner, scopes }) =>
+    `Made the token ${target}${otherOwner ? ` of ${otherOwner}` : ""} (${scopes})`,
+  "token.revoked": ({ target, otherOwner }) =>
+    `Revoked the token ${target}${otherOwner ? ` of ${otherOwner}` : ""}`,
   "workspace.stopped": (facts) => `Stopped ${workspace(facts)}`,
   "workspace.recovered": (facts) => `Recovered ${workspace(facts)}${sources[facts.source] ?? ""}`,
   "workspace.deleted": (facts) => `Deleted ${workspace(facts)}`,

@@ -30,6 +30,8 @@ export const auditKo: Messages["audit"] = {
     "user.role_changed": "역할 변경",
     "user.password_changed": "본인 비밀번호 변경",
     "user.password_set": "비밀번호 설정",
+    "token.created": "토큰 만듦",
+    "token.revoked": "토큰 폐기",
     "workspace.stopped": "관리자의 워크스페이스 중지",
     "workspace.recovered": "워크스페이스 복구",
     "workspace.deleted": "워크스페이스 삭제",
@@ -48,13 +50,18 @@ export const auditKo: Messages["audit"] = {
     "session.confirmation_failed": () => "변경을 확인하는 비밀번호를 틀렸습니다",
     "session.failures_counted": ({ failures, since, until }) =>
       `${since}부터 ${until}까지 따로 기록하지 않은 비밀번호 오류가 ${failures}번 있었습니다`,
-    "user.created": ({ target, role }) => `${target} 사용자를 추가했습니다 (${role})`,
+    "user.created": ({ target, role, isService }) =>
+      isService ? `${target} 서비스 계정을 추가했습니다` : `${target} 사용자를 추가했습니다 (${role})`,
     "user.deleted": ({ target, workspaces }) =>
       `${target} 사용자를 삭제했습니다 (워크스페이스 ${workspaces}개)`,
     "user.role_changed": ({ target, before, after }) =>
       `${target} 사용자의 역할을 바꿨습니다 (${before} → ${after})`,
     "user.password_changed": () => "자신의 비밀번호를 변경했습니다",
     "user.password_set": ({ target }) => `${target} 사용자의 비밀번호를 새로 설정했습니다`,
+    "token.created": ({ target, otherOwner, scopes }) =>
+      `${otherOwner ? `${otherOwner} 사용자의 ` : ""}${target} 토큰을 만들었습니다 (${scopes})`,
+    "token.revoked": ({ target, otherOwner }) =>
+      `${otherOwner ? `${otherOwner} 사용자의 ` : ""}${target} 토큰을 폐기했습니다`,
     "workspace.stopped": (facts) => `${workspace(facts)} 중지했습니다`,
     "workspace.recovered": (facts) => `${workspace(facts)} ${sources[facts.source] ?? ""}복구했습니다`,
     "workspace.deleted": (facts) => `${workspace(facts)} 삭제했습니다`,

@@ -4,6 +4,7 @@ import { api } from "../api";
 import { ErrorNote } from "../components/ErrorNote";
 import { PageTitle } from "../components/PageTitle";
 import { PasswordField } from "../components/PasswordField";
+import { TokenPanel } from "../components/TokenPanel";
 import { bytes } from "../format";
 import { messages } from "../i18n";
 import { showDialog } from "../state/dialogs";
@@ -21,6 +22,10 @@ export function AccountPage() {
       <section class="panel narrow">
         <h2>{text.account.password}</h2>
         <PasswordForm />
+      </section>
+      <section class="panel narrow">
+        <h2>{text.tokens.title}</h2>
+        <TokenPanel accountId={null} />
       </section>
       <p>
         <button type="button" class="button" onClick={() => showDialog({ kind: "help" })}>

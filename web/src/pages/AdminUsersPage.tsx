@@ -47,10 +47,12 @@ function NewUserForm({ onCreated }: { onCreated: () => void }) {
   const [username, setUsername] = useState("");
   const [password, setPassword] = useState("");
   const [role, setRole] = useState<Role>("user");
+  const [isService, setIsService] = useState(false);
 
   const submit = async (event: Event) => {
     event.preventDefault();
-    if (!(await task.run(() => api.createUser({ username: username.trim(), password, role })))) return;
+    const account = isService ? { service: true } : { password, role };
+    if (!(await task.run(() => api.createUser({ username: username.trim(), ...account })))) return;
     setUsername("");
     setPassword("");
     setRole("user");
@@ -74,16 +76,32 @@ function NewUserForm({ onCreated }: { onCreated: () => void }) {
           />
         )}
       </Field>
-      <PasswordField
-        label={text.login.password}
-        value={password}
-        onInput={setPassword}
-        isNew
-        testId="user-password"
-      />
-      <Field label={text.admin.role}>
-        {(ids) => <RoleSelect {...ids} value={role} onChange={setRole} />}
-      </Field>
+      <label class="choice">
+        <input
+          type="checkbox"
+          checked={isService}
+          data-testid="user-service"
+          onChange={(event) => setIsService(event.currentTarget.checked)}
+        />
+        <span>
+          {text.admin.serviceAccount}
+          <span class="hint"> {text.admin.serviceHint}</span>
+        </span>
+      </label>
+      {!isService && (
+        <>
+          <PasswordField
+            label={text.login.password}
+            value={password}
+            onInput={setPassword}
+            isNew
+            testId="user-password"
+          />
+          <Field label={text.admin.role}>
+            {(ids) => <RoleSelect {...ids} value={role} onChange={setRole} />}
+          </Field>
+        </>
+      )}
       <ErrorNote error={task.error} />
       <button type="submit" class="button button-primary" aria-disabled={task.busy} data-testid="user-submit">
         {text.admin.createUser}

@@ -1,6 +1,6 @@
 import { signal } from "@preact/signals";
 
-import type { User, Workspace } from "../types";
+import type { Token, User, Workspace } from "../types";
 
 export type Dialog =
   | { kind: "create" }
@@ -8,6 +8,7 @@ export type Dialog =
   | { kind: "delete"; workspace: Workspace; onDone: () => void }
   | { kind: "recover"; workspace: Workspace; onDone: () => void }
   | { kind: "set-password"; user: User }
+  | { kind: "revoke-token"; accountId: string | null; token: Token; onDone: () => void }
   | { kind: "delete-user"; user: User; onDone: () => void };
 
 /**
