@@ -20,6 +20,7 @@ from codehub.database.engine import create_engine
 from codehub.domain.path_redaction import PathRedactor
 from codehub.domain.port_links import PortLinks
 from codehub.images_file import offered_images
+from codehub.runtimes import recorded_commands
 from codehub.runtimes.base import Runtime
 from codehub.runtimes.egress import Egress, host_nameservers
 from codehub.runtimes.process.runtime import ProcessRuntime
@@ -133,6 +134,7 @@ def docker_options(settings: Settings) -> DockerOptions:
         settings.data_dir / "runtime" / ".docker",
         settings.docker_network_pool,
         egress if settings.docker_firewall else None,
+        settings.data_dir / recorded_commands.DIRECTORY,
         port_links=PortLinks(settings.base_url, settings.apps_host),
         gateway_uid=settings.gateway_uid,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+_PF_EXITING = 0x4
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,15 @@ class ProcessId:
     def is_alive(self) -> bool:
         return ProcessId.of(self.pid) == self
 
-    def send(self, number: signal.Signals) -> bool:
+    def is_exiting(self) -> bool:
+        """Return whether it has ended, or the kernel is ending it.
+
+        The first process of a namespace ends only after all others there, which end because of it.
+        """
+        stat = _stat(self.pid)
+        return stat is None or stat.dead or stat.started != self.started or bool(stat.flags & _PF_EXITING)
+
+    def send(self, number: int) -> bool:
         """Signal exactly this process, never a later one with its PID; False when it is gone."""
         try:
             handle = os.pidfd_open(self.pid)
@@ -54,6 +63,8 @@ class ProcessId:
 @dataclass(frozen=True)
 class _Stat:
     parent: int
+    group: int
+    flags: int
     dead: bool
     started: int
 
@@ -65,7 +76,13 @@ def _stat(pid: int) -> _Stat | None:
         return None
     # The command name before the last ")" may hold anything, blanks and parentheses included.
     fields = text[text.rindex(b")") + 2 :].split()
-    return _Stat(parent=int(fields[1]), dead=_is_dead(fields[0], int(fields[17])), started=int(fields[19]))
+    return _Stat(
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        flags=int(fields[6]),
+        dead=_is_dead(fields[0], int(fields[17])),
+        started=int(fields[19]),
+    )
 
 
 def _is_dead(state: bytes, threads: int) -> bool:
@@ -108,6 +125,18 @@ def descendants(ancestor: int) -> dict[ProcessId, int]:
         level = [child for pid in level for child in children.get(pid, [])]
         depth += 1
     return found
+
+
+def processes_of_group(leader: ProcessId) -> list[ProcessId]:
+    """Return the living processes of the group of a process, which leads it and still lives."""
+    stats = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}
+    if not leader.is_alive():
+        return []
+    return [
+        ProcessId(pid, stat.started)
+        for pid, stat in stats.items()
+        if stat.group == leader.pid and not stat.dead
+    ]
 
 
 def processes_of_user(uid: int) -> list[ProcessId]:

@@ -9,14 +9,11 @@ import os
 from collections.abc import AsyncIterator
 from typing import Any
 
+from codehub.runtimes.command_runtime import CommandForgotten, ControlFailed
 from codehub.runtimes.exec_directory import CONTROL_SOCKET, ExecDirectory, ExecState
 
 _READ_BYTES = 256 << 10
 _CONTROL_SECONDS = 30.0
-
-
-class ControlFailed(Exception):  # noqa: N818 - a fact, not a fault
-    """The monitor refused a request, or the command has ended."""
 
 
 @contextlib.asynccontextmanager
@@ -27,7 +24,7 @@ async def connect(
     try:
         within = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise ControlFailed("there is no such command") from error
+        raise CommandForgotten("nothing is kept of this command") from error
     try:
         opened = await asyncio.open_unix_connection(f"/proc/self/fd/{within}/{CONTROL_SOCKET}")
     except (FileNotFoundError, ConnectionRefusedError) as error:
@@ -74,7 +71,7 @@ async def follow(directory: ExecDirectory, stream: str, offset: int = 0) -> Asyn
         try:
             changes, writer = await stack.enter_async_context(connect(directory))
             writer.write(_line("watch", {}))
-        except ControlFailed:
+        except (ControlFailed, CommandForgotten):
             changes = None
         is_last = changes is None
         while True:
@@ -106,7 +103,7 @@ async def wait(directory: ExecDirectory) -> None:
                 record = await asyncio.to_thread(directory.read_record)
                 if record is None or record.state is not ExecState.RUNNING:
                     return
-    except ControlFailed:
+    except (ControlFailed, CommandForgotten):
         return
 
 

@@ -3,9 +3,9 @@
     record          the state of the command (see `ExecRecord`)
     stdout.N        a segment of standard output, or of a terminal; N is the offset of its first byte
     stderr.N        a segment of standard error
-    control.sock    input, signals and notifications (see `exec_monitor`)
+    control.sock    input, signals and notifications (see `exec_control`)
 
-Only CodeHub can reach it. The segments of a stream hold its newest bytes, up to a limit. Bytes that
+Only CodeHub can reach it: the access part by its group (see `recorded_commands`). The segments of a stream hold its newest bytes, up to a limit. Bytes that
 were dropped because the disk was full count: the next segment starts behind them.
 """
 
@@ -25,6 +25,9 @@ STREAMS = (STDOUT, STDERR)
 CONTROL_SOCKET = "control.sock"
 _RECORD = "record"
 _RECORD_BYTES = 4096
+UMASK = 0o027
+"""umask of a monitor: the group of the access part may read."""
+_FILE_MODE = 0o640
 _SEGMENTS = 8
 """Segments per stream. The oldest is removed as a whole, so that an eighth more is kept at times."""
 
@@ -71,15 +74,21 @@ class ExecDirectory:
     def create(self) -> bool:
         """Create the directory, or return False if the command was started before."""
         try:
-            self.path.mkdir(mode=0o700)
+            self.path.mkdir(mode=0o750)
         except FileExistsError:
             return False
         return True
 
+    def remove(self) -> None:
+        """Remove the directory of a command that was not started."""
+        for entry in os.listdir(self.path):  # noqa: PTH208 - names only
+            (self.path / entry).unlink()
+        self.path.rmdir()
+
     def write_record(self, record: ExecRecord) -> None:
         """Write the record over the one before, so that its end can be recorded on a full disk."""
         content = json.dumps(asdict(record)).encode().ljust(_RECORD_BYTES)
-        descriptor = os.open(self._record, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._record, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
             os.pwrite(descriptor, content, 0)
         finally:
@@ -159,7 +168,7 @@ class OutputWriter:
         self._has_gap = False
         self.dropped = 0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Write output. On a full disk it is dropped: the command must not wait for space."""
         rest = memoryview(data)
         while rest:
@@ -193,7 +202,7 @@ class OutputWriter:
             self._has_gap = False
             self._remove_oldest()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(self._path(self._starts[-1]), flags, 0o600)
+        self._descriptor = os.open(self._path(self._starts[-1]), flags, _FILE_MODE)
         return self._descriptor
 
     def _remove_oldest(self) -> None:

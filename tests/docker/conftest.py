@@ -137,7 +137,7 @@ class RuntimeFixture:
 
 def make_options(engine: OwnEngine, root: Path) -> DockerOptions:
     return DockerOptions(
-        engine.url, root / ".docker", POOL, Egress(8080), stop_grace=1, pull_pauses=(0.1, 0.1)
+        engine.url, root / ".docker", POOL, Egress(8080), root / "execs", stop_grace=1, pull_pauses=(0.1, 0.1)
     )
 
 

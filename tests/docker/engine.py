@@ -31,6 +31,17 @@ APPLETS = (
     "true",
     "test",
     "mkdir",
+    "wc",
+    "stty",
+    "grep",
+    "seq",
+    "head",
+    "pgrep",
+    "readlink",
+    "hostname",
+    "env",
+    "od",
+    "tr",
 )
 
 

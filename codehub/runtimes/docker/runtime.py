@@ -21,6 +21,7 @@ from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, RuntimeUnobservable, WorkloadSpec, output_excerpt
 from codehub.runtimes.docker import host_files
+from codehub.runtimes.docker.commands import DockerCommands
 from codehub.runtimes.docker.container_config import (
     ContainerSettings,
     container_config,
@@ -43,6 +44,8 @@ _LINES_IN_MESSAGE = 5
 _RETRY_SECONDS = 2.0
 _CLEANUP_SECONDS = 60.0
 _EXIT_MESSAGE_SECONDS = 2.0
+_RECORD_SECONDS = 2.0
+"""How long a stop waits until the ends of commands are recorded."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class DockerOptions:
     network_pool: IPv4Network
     egress: Egress | None
     """None if the administrator provides the firewall."""
+    executions: Path
+    """Directory for the commands of workspaces."""
     stop_grace: float = STOP_GRACE_SECONDS
     pull_pauses: tuple[float, ...] = RETRY_PAUSES
     port_links: PortLinks | None = None
@@ -91,6 +96,8 @@ class DockerRuntime:
         self._starts = asyncio.Semaphore(_MAX_STARTS)
         self._readiness_checks = asyncio.Semaphore(_MAX_READINESS_CHECKS)
         self._exit_messages: dict[str, str] = {}
+        self.commands = DockerCommands(options.executions, options.url, installation_id)
+        self.commands.prepare(None)
 
     async def close(self) -> None:
         await self._pulls.close()
@@ -169,8 +176,8 @@ class DockerRuntime:
         async with self._lock(workspace_id):
             with _as_runtime_failure():
                 found = await self._find(workspace_id)
-                if found is not None and found.is_running:
-                    await self._engine.stop(found.id, self._options.stop_grace)
+                if found is not None:
+                    await self._stop(found)
 
     async def delete(self, workspace_id: str) -> None:
         async with self._lock(workspace_id):
@@ -180,9 +187,16 @@ class DockerRuntime:
                     await self._remove(found)
                 host_files.remove(self._options.root, workspace_id)
 
+    async def _stop(self, found: ContainerSummary) -> None:
+        """Stop a container. Its commands get SIGTERM first: the engine signals only the IDE."""
+        if not found.is_running:
+            return
+        await self.commands.terminate(found.workspace_id, self._options.stop_grace / 2)
+        await self._engine.stop(found.id, self._options.stop_grace)
+        await self.commands.wait(found.workspace_id, _RECORD_SECONDS)
+
     async def _remove(self, found: ContainerSummary) -> None:
-        if found.is_running:
-            await self._engine.stop(found.id, self._options.stop_grace)
+        await self._stop(found)
         try:
             await self._engine.remove(found.id)
         except EngineUnavailable as error:
@@ -272,6 +286,7 @@ class DockerRuntime:
     async def clean_up(self) -> None:
         """Restore the firewall, remove what no container uses, and keep networks ready."""
         await self._ensure_firewall()
+        await self.commands.end_orphans()
         await self._remove_orphaned_files()
         await self._networks.clean_up()
 

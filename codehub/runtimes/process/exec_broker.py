@@ -16,6 +16,7 @@ import resource
 import selectors
 import signal
 import socket
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,11 +24,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from codehub.host.processes import set_command_line
-from codehub.runtimes.exec_directory import ExecDirectory
-from codehub.runtimes.exec_monitor import ExecMonitor, Streams
+from codehub.runtimes.exec_directory import UMASK, ExecDirectory
+from codehub.runtimes.exec_monitor import ExecMonitor
 from codehub.runtimes.exec_request import ExecRequest
 from codehub.runtimes.process import cgroups, libc, seccomp
 from codehub.runtimes.process.cgroups import GroupSettings
+from codehub.runtimes.process.forked_command import ForkedCommand, Streams
 from codehub.runtimes.process.keyring import leave_session_keyring
 from codehub.runtimes.process.namespace_entry import (
     NamespaceSet,
@@ -37,6 +39,8 @@ from codehub.runtimes.process.namespace_entry import (
     fork_sibling,
 )
 
+SOCKET = "exec.sock"
+"""The broker's socket, beside the directories of the commands."""
 STARTED, DUPLICATE = "started", "duplicate"
 _BACKLOG = 1024
 _REQUEST_SECONDS = 10.0
@@ -65,19 +69,20 @@ class ExecSettings:
 class ExecBroker:
     """Listener for requests, from the start of a workspace until its processes are ended."""
 
-    def __init__(
-        self, path: Path, executions: Path, settings: ExecSettings, selector: selectors.BaseSelector
-    ) -> None:
+    def __init__(self, executions: Path, settings: ExecSettings, selector: selectors.BaseSelector) -> None:
+        path = executions / SOCKET
         self._path = path
         self._executions = executions
         self._settings = settings
         self._selector = selector
         self.monitors: set[int] = set()
-        self._executions.mkdir(mode=0o700, exist_ok=True)
+        self._executions.mkdir(exist_ok=True)
+        self._executions.chmod(stat.S_IMODE(self._executions.stat().st_mode) & ~0o7 | 0o050)
+        path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.setblocking(False)
         self._listener.bind(str(path))
-        path.chmod(0o600)
+        path.chmod(0o660)
         self._listener.listen(_BACKLOG)
         self._is_open = True
         selector.register(self._listener, selectors.EVENT_READ, self)
@@ -136,6 +141,7 @@ def _serve(connection: socket.socket, executions: Path, settings: ExecSettings) 
     with connection.makefile() as reader:
         request = ExecRequest.from_json(reader.readline())
     set_command_line("codehub-exec", request.exec_id)
+    os.umask(UMASK)
     directory = ExecDirectory(executions / request.exec_id)
     if not directory.create():
         connection.sendall(DUPLICATE.encode())
@@ -147,7 +153,8 @@ def _serve(connection: socket.socket, executions: Path, settings: ExecSettings) 
             connection.sendall(STARTED.encode())
         connection.close()
 
-    ExecMonitor(directory, request).run(lambda streams: _start(request, settings, streams), started)
+    command = ForkedCommand(request, lambda streams: _start(request, settings, streams))
+    ExecMonitor(directory, request, command).run(started)
 
 
 def _start(request: ExecRequest, settings: ExecSettings, streams: Streams) -> int:

@@ -1,72 +1,26 @@
 """The keeper fork server: forks a keeper for each request (ADR 0011).
 
-`python -m codehub.runtimes.process.forkserver PADDING`, with a Unix socket as its standard input.
-Each message on the socket carries a connection, from which the request is read and to which the
-result is written. PADDING reserves room on the command line, where a keeper shows its directory.
-Loading the modules takes longer than the rest of a start, and forked keepers share the memory. The
-fork server ends when the other end is closed.
+See `fork_loop`. A keeper shows its directory on the command line.
 """
 
 from __future__ import annotations
 
-import gc
 import os
-import signal
 import socket
 import sys
 import time
 from pathlib import Path
 
 from codehub.host.processes import set_command_line
+from codehub.runtimes.process import fork_loop
 from codehub.runtimes.process.keeper import ALREADY_RUNNING, GONE, Keeper
 from codehub.runtimes.process.keeper_request import KeeperRequest
-from codehub.runtimes.process.spawn import receive
 from codehub.runtimes.process.stale_processes import Isolation, StaleProcessesAlive, kill_stale_processes
 from codehub.runtimes.process.state_directory import DirectoryGone, StateCorrupted, StateDirectory
 
 
 def main() -> None:
-    # The parent exits once the modules are loaded: that is how the client knows that the server is
-    # ready.
-    if os.fork() != 0:
-        return
-    os.setsid()
-    set_command_line("codehub-keeper-forkserver")
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    connection = _next_request()
-    if connection is not None:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        serve(connection)
-
-
-def _next_request() -> socket.socket | None:
-    """Fork for each request.
-
-    Return its connection in the child, and None in the server once the other end is closed.
-    """
-    with socket.socket(fileno=_take_standard_input()) as requests:
-        while True:
-            message, descriptors = receive(requests, 1, 1)
-            if not message:
-                return None
-            connection = socket.socket(fileno=descriptors[0])
-            if os.fork() == 0:
-                return connection
-            connection.close()
-
-
-def _take_standard_input() -> int:
-    """Return a copy of standard input, and put /dev/null in its place.
-
-    A free descriptor 0 would be reused by the next open, and a keeper replaces it.
-    """
-    taken = os.dup(0)
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.close(null)
-    return taken
+    fork_loop.run("codehub-keeper-forkserver", serve)
 
 
 def serve(connection: socket.socket) -> None:

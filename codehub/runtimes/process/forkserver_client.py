@@ -1,4 +1,4 @@
-"""Client of the keeper fork server."""
+"""Client of a fork server: the keepers', or another one that `fork_loop` runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _PADDING = 1024
 class ForkServerClient:
     """Client that starts its fork server on demand, and again if that has died."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = forkserver.__name__) -> None:
+        self._module = module
         self._lock = threading.Lock()
         self._requests: socket.socket | None = None
 
@@ -45,19 +46,23 @@ class ForkServerClient:
 
         The report is `GONE` if the keeper ended without one: then try again.
         """
+        return self.send(json.dumps(asdict(request))) or keeper.GONE
+
+    def send(self, request: str) -> str:
+        """Have a new process serve a request, and return its report: empty if it ended without one."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
                 self._send(theirs)
-            ours.sendall(json.dumps(asdict(request)).encode())
+            ours.sendall(request.encode())
             ours.shutdown(socket.SHUT_WR)
             with ours.makefile() as reader:
-                return reader.read() or keeper.GONE
+                return reader.read()
 
     def warm_up(self) -> None:
         with self._lock:
             if self._requests is None:
-                self._requests = _start_fork_server()
+                self._requests = _start_fork_server(self._module)
 
     def _send(self, connection: socket.socket) -> None:
         with self._lock:
@@ -65,7 +70,7 @@ class ForkServerClient:
                 return
             if self._requests is not None:
                 self._requests.close()
-            self._requests = _start_fork_server()
+            self._requests = _start_fork_server(self._module)
             socket.send_fds(self._requests, [b"."], [connection.fileno()])
 
 
@@ -77,11 +82,11 @@ def _try_send(requests: socket.socket, connection: socket.socket) -> bool:
     return True
 
 
-def _start_fork_server() -> socket.socket:
+def _start_fork_server(module: str) -> socket.socket:
     ours, theirs = socket.socketpair()
     with theirs:
         started = subprocess.run(
-            [*python_program(forkserver.__name__), "-" * _PADDING],
+            [*python_program(module), "-" * _PADDING],
             env=PYTHON_ENVIRONMENT,
             cwd="/",
             stdin=theirs.fileno(),
@@ -91,7 +96,7 @@ def _start_fork_server() -> socket.socket:
         )
     if started.returncode != 0:
         ours.close()
-        raise OSError(f"the keeper fork server does not start: exit code {started.returncode}")
+        raise OSError(f"the fork server {module} does not start: exit code {started.returncode}")
     return ours
 
 

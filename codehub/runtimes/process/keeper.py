@@ -222,9 +222,7 @@ class Keeper:
             seccomp=base64.b64decode(request.seccomp),
         )
         try:
-            self._exec_broker = ExecBroker(
-                self._directory.exec_broker_socket, self._directory.executions, settings, self._selector
-            )
+            self._exec_broker = ExecBroker(Path(request.executions), settings, self._selector)
         except OSError as error:
             self._log_message(f"no commands can be run in it: {error}")
 

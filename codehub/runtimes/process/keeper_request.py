@@ -29,6 +29,8 @@ class KeeperRequest:
     pids: int
     memory_bytes: int
     grace_seconds: float
+    executions: str
+    """The directory for the commands of the workspace, which outlives its container."""
     sandbox_depth: int
     """How many levels of the process tree are the sandbox itself. They get no SIGTERM and end with
     the rest."""

@@ -13,6 +13,7 @@ import structlog
 
 from codehub.domain.images import MOST_PIDS
 from codehub.domain.port_links import PortLinks
+from codehub.runtimes import recorded_commands
 from codehub.runtimes.base import WorkloadSpec
 from codehub.runtimes.block_device import disk_of
 from codehub.runtimes.egress import Egress, routing_rules
@@ -74,6 +75,7 @@ def build_request(
         pids=spec.image.pids,
         memory_bytes=spec.image.memory_bytes,
         grace_seconds=config.stop_grace,
+        executions=str(config.data_dir / recorded_commands.DIRECTORY / spec.workspace_id),
         sandbox_depth=command.sandbox_depth,
         launch_until=time.monotonic() + LAUNCH_WITHIN_SECONDS,
         files=command.files,

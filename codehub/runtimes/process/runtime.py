@@ -14,18 +14,18 @@ from typing import Any
 
 import structlog
 
-from codehub.domain.ids import is_label_id, is_path_id
+from codehub.domain.ids import is_label_id
 from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
 from codehub.host.processes import ProcessId, boot_id, processes_with_argument
 from codehub.runtimes.base import ABSENT, RuntimeFailure, RuntimeUnobservable, WorkloadSpec, output_excerpt
 from codehub.runtimes.egress import DEFAULT_EGRESS, Egress
-from codehub.runtimes.exec_directory import ExecDirectory
-from codehub.runtimes.exec_request import CommandRefused, ExecRequest
-from codehub.runtimes.process import cgroups, exec_broker, keeper, keeper_request_builder
+from codehub.runtimes import recorded_commands
+from codehub.runtimes.process import cgroups, keeper, keeper_request_builder
 from codehub.runtimes.process.barrier_detection import find_barriers
 from codehub.runtimes.process.cgroup_caps import find_cgroups
+from codehub.runtimes.process.commands import ProcessCommands
 from codehub.runtimes.process.forkserver_client import FORK_SERVER
 from codehub.runtimes.process.keeper_request import LAUNCH_WITHIN_SECONDS, KeeperRequest
 from codehub.runtimes.process.keeper_request_builder import RuntimeConfig
@@ -78,6 +78,7 @@ class ProcessRuntime:
         port_links: PortLinks | None = None,
         secrets: Sequence[Path] = (),
         gateway_group: int | None = None,
+        access_group: int | None = None,
     ) -> None:
         self._root = root.absolute()
         self._config = RuntimeConfig(
@@ -93,6 +94,8 @@ class ProcessRuntime:
         """Workspaces whose IDE may not listen yet, with the time when to stop waiting for it."""
         self._started = asyncio.Event()
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self.commands = ProcessCommands(self._root.parent / recorded_commands.DIRECTORY)
+        self.commands.prepare(access_group)
 
     async def barriers(self) -> IsolationBarriers:
         """Return the barriers between workspaces.
@@ -248,35 +251,6 @@ class ProcessRuntime:
         if not removed:
             message = "the container was started again while it was being deleted"
             raise RuntimeFailure(ErrorReason.ActionFailed, message)
-
-    async def start_command(self, workspace_id: str, request: ExecRequest) -> None:
-        """Start a command in a running container, at most once for each `exec_id`."""
-        self.command_directory(workspace_id, request.exec_id)  # refuses an id that is no file name
-        directory = self._directory(workspace_id)
-        try:
-            reader, writer = await asyncio.open_unix_connection(str(directory.exec_broker_socket))
-        except (FileNotFoundError, ConnectionRefusedError) as error:
-            raise CommandRefused(await self._why_no_commands(workspace_id)) from error
-        try:
-            writer.write(request.to_json().encode() + b"\n")
-            report = (await reader.read()).decode()
-        except OSError:  # the keeper has closed the connection
-            report = ""
-        finally:
-            writer.close()
-        if report not in (exec_broker.STARTED, exec_broker.DUPLICATE):
-            raise CommandRefused("the workspace stopped before the command started")
-
-    async def _why_no_commands(self, workspace_id: str) -> str:
-        snapshot = await asyncio.to_thread(self._read_snapshot, workspace_id)
-        if snapshot is None or not snapshot.alive:
-            return "the workspace is not running"
-        return "this workspace was started by an older version: restart it to run commands"
-
-    def command_directory(self, workspace_id: str, exec_id: str) -> ExecDirectory:
-        if not is_path_id(exec_id):
-            raise ValueError(f"{exec_id!r} is not the id of a command")
-        return ExecDirectory(self._directory(workspace_id).executions / exec_id)
 
     async def upstream(self, workspace_id: str) -> str | None:
         snapshot = await asyncio.to_thread(self._publish_and_read, workspace_id)

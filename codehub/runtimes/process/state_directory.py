@@ -6,8 +6,6 @@
     up/             sockets for the gateway; only CodeHub may enter it, and only root may write to it
     up/ide.sock     a hard link to io/ide.sock
     up/net.sock     the socket of the port broker (see `port_broker`)
-    up/exec.sock    the socket of the exec broker (see `exec_broker`)
-    execs/          a directory for each command (see `exec_directory`)
     scratch/        mount point of the sandbox's tmpfs directories, in the keeper's mount namespace
     passwd, group   /etc/passwd and /etc/group of the sandbox
 
@@ -103,8 +101,6 @@ class StateDirectory:
         self._up = path / "up"
         self.socket = self._up / "ide.sock"
         self.port_broker_socket = self._up / PORT_BROKER_SOCKET
-        self.exec_broker_socket = self._up / "exec.sock"
-        self.executions = path / "execs"
         # Versions without up/ had the sockets here. A workspace that has run since then is still
         # found.
         self._older_socket = path / "ide.sock"

@@ -13,7 +13,7 @@ import pytest
 
 from codehub.host.processes import ProcessId
 from codehub.runtimes import exec_client
-from codehub.runtimes.exec_client import ControlFailed
+from codehub.runtimes.command_runtime import ControlFailed
 from codehub.runtimes.exec_directory import STDERR, STDOUT, ExecDirectory, ExecRecord, ExecState
 from codehub.runtimes.exec_request import CommandRefused, ExecRequest, TerminalSize
 from tests.integration.runtimes.conftest import TINY, RuntimeFixture
@@ -27,8 +27,8 @@ def shell(script: str, **fields: object) -> ExecRequest:
 
 
 async def start(fixture: RuntimeFixture, workspace_id: str, request: ExecRequest) -> ExecDirectory:
-    await fixture.runtime.start_command(workspace_id, request)
-    return fixture.runtime.command_directory(workspace_id, request.exec_id)
+    await fixture.runtime.commands.start_command(workspace_id, request)
+    return fixture.runtime.commands.directory(workspace_id, request.exec_id)
 
 
 async def record_of(directory: ExecDirectory) -> ExecRecord:
@@ -160,7 +160,7 @@ async def test_a_stopped_workspace_ends_its_commands(fixture: RuntimeFixture) ->
     for each in (directory, stubborn):
         record = each.read_record()
         assert record is not None and (record.state, record.reason) == (ExecState.KILLED, "WorkspaceStopped")
-    with pytest.raises(CommandRefused, match="not running"):
+    with pytest.raises(CommandRefused, match="it has stopped"):
         await start(fixture, "w1", shell("true"))
 
 
@@ -266,4 +266,4 @@ async def test_a_background_process_keeps_writing_after_its_command(fixture: Run
 @pytest.mark.parametrize("exec_id", ["", "..", "../w2", "a/b", "a\0b"])
 async def test_the_id_of_a_command_names_no_other_directory(fixture: RuntimeFixture, exec_id: str) -> None:
     with pytest.raises(ValueError, match="not the id of a command"):
-        await fixture.runtime.start_command("w1", ExecRequest(exec_id, ["true"]))
+        await fixture.runtime.commands.start_command("w1", ExecRequest(exec_id, ["true"]))

@@ -155,10 +155,10 @@ async def test_sockets_of_an_older_codehub_are_adopted_and_then_removed(
     directory = fixture.directory("w1")
     older = directory.socket.rename(directory.path / "ide.sock")
     directory.port_broker_socket.rename(directory.path / "ports.sock")
-    directory.exec_broker_socket.unlink()
+    fixture.runtime.commands.broker_socket("w1").unlink()
     directory.port_broker_socket.parent.rmdir()
     with pytest.raises(CommandRefused, match="older version"):
-        await fixture.runtime.start_command("w1", ExecRequest("e1", ["true"]))
+        await fixture.runtime.commands.start_command("w1", ExecRequest("e1", ["true"]))
     assert (await fixture.runtime.status("w1")).upstream == f"unix:{directory.socket}"
     assert older.exists(), "the gateway may still use it"
     await fixture.until("w1", lambda fact: fact.ready)

@@ -318,8 +318,8 @@ async def run_command(base, insecure):
     await runtime.start(spec(base, "w1"))
     await until_ready(runtime, "w1")
     script = sys.stdin.read()
-    await runtime.start_command("w1", ExecRequest("e1", ["/bin/bash", "-c", script]))
-    directory = runtime.command_directory("w1", "e1")
+    await runtime.commands.start_command("w1", ExecRequest("e1", ["/bin/bash", "-c", script]))
+    directory = runtime.commands.directory("w1", "e1")
     await exec_client.wait(directory)
     ours = directory.read("stdout", 0, 100000)[1] + directory.read("stderr", 0, 100000)[1]
     ide = await inside((await runtime.upstream("w1")).removeprefix("unix:"), script)
@@ -503,7 +503,7 @@ async def test_without_bwrap_a_command_has_the_same_user_and_network_as_the_ide(
     fixture: RuntimeFixture, no_bwrap: Path
 ) -> None:
     await fixture.started("w1")
-    await fixture.runtime.start_command("w1", ExecRequest("e1", ["/bin/bash", "-c", SHOW_RIGHTS]))
-    directory = fixture.runtime.command_directory("w1", "e1")
+    await fixture.runtime.commands.start_command("w1", ExecRequest("e1", ["/bin/bash", "-c", SHOW_RIGHTS]))
+    directory = fixture.runtime.commands.directory("w1", "e1")
     await exec_client.wait(directory)
     assert directory.read(STDOUT, 0, 1 << 20)[1].decode() == await fixture.inside("w1", SHOW_RIGHTS)

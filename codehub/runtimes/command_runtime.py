@@ -1,0 +1,98 @@
+"""The protocol for commands in running workspaces, and the types that it uses.
+
+It names no paths, because a runtime may keep what it knows of a command anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from codehub.runtimes.exec_directory import STDERR, STDOUT, STREAMS, ExecState
+from codehub.runtimes.exec_request import CommandRefused, ExecRequest, TerminalSize
+
+__all__ = [
+    "STDERR", "STDOUT", "STREAMS", "CommandForgotten", "CommandRefused", "CommandRuntime", "CommandStatus",
+    "ControlFailed", "ExecRequest", "ExecState", "OutputPiece", "TerminalSize",
+]  # fmt: skip
+
+
+class CommandForgotten(Exception):  # noqa: N818 - a fact, not a fault
+    """Nothing is kept of the command: it never started, or its output was removed."""
+
+
+class ControlFailed(Exception):  # noqa: N818 - a fact, not a fault
+    """The command refused a request, or has ended. The message is for the person who asked."""
+
+
+@dataclass(frozen=True)
+class CommandStatus:
+    """The state of a command, as its monitor records it. Times are seconds since the epoch."""
+
+    state: ExecState
+    started_at: float
+    ended_at: float | None
+    exit_code: int | None
+    """128 plus the signal's number if a signal ended the command."""
+    reason: str | None
+    """Why CodeHub killed the command."""
+    dropped_bytes: int
+    """Bytes of output that were lost because the disk was full."""
+    stdout_bytes: int
+    """All bytes that the command has written, whether or not they are still kept."""
+    stderr_bytes: int
+
+
+@dataclass(frozen=True)
+class OutputPiece:
+    """Some output of one stream. A gap before it means that its bytes are no longer kept."""
+
+    offset: int
+    data: bytes
+
+
+class CommandRuntime(Protocol):
+    """Interface to the commands of a runtime's workspaces.
+
+    Calls about one command raise `CommandForgotten` if nothing is kept of it. Those that reach its
+    process raise `ControlFailed` if it has ended.
+    """
+
+    async def start_command(self, workspace_id: str, request: ExecRequest) -> None:
+        """Start a command in a running container, at most once for each `exec_id`.
+
+        Raise `CommandRefused` if the container runs no commands.
+        """
+
+    async def find_command(self, workspace_id: str, exec_id: str) -> CommandStatus | None:
+        """Return the state of a command, or None if nothing is kept of it."""
+
+    async def read_output(
+        self, workspace_id: str, exec_id: str, stream: str, offset: int, most: int
+    ) -> OutputPiece:
+        """Return at most `most` bytes from an offset, or from the next byte that is still kept."""
+
+    def follow_output(
+        self, workspace_id: str, exec_id: str, stream: str, offset: int
+    ) -> AsyncIterator[OutputPiece]:
+        """Yield output from an offset until the command has ended. Readers never delay it."""
+
+    async def send_input(
+        self, workspace_id: str, exec_id: str, chunks: AsyncIterator[bytes], *, close: bool
+    ) -> None:
+        """Send input as fast as the command takes it, and end it if `close` is set."""
+
+    async def signal_command(self, workspace_id: str, exec_id: str, number: int) -> None:
+        """Send a signal to the command's process group."""
+
+    async def resize_terminal(self, workspace_id: str, exec_id: str, size: TerminalSize) -> None: ...
+
+    async def kill_command(self, workspace_id: str, exec_id: str, reason: str) -> None:
+        """Kill all processes of the command."""
+
+    async def kept_commands(self) -> Mapping[str, frozenset[str]]:
+        """Return the ids of all commands of which something is kept, by workspace."""
+
+    async def forget_command(self, workspace_id: str, exec_id: str) -> None:
+        """Remove what is kept of a command that has ended. It succeeds if nothing is kept."""

@@ -1,0 +1,324 @@
+"""A command that the Docker Engine runs in a container, as its monitor sees it (ADR 0035).
+
+Standard library only (see `engine_http`).
+
+The engine closes the stream when the command has ended, at the latest two seconds after that. Only
+then is the end recorded, so that no output is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from codehub.host.processes import ProcessId, processes_of_group
+from codehub.runtimes.docker import exec_note
+from codehub.runtimes.docker.container_process import ContainerProcess, kill_tree, process_in
+from codehub.runtimes.docker.engine_http import EngineAnswer, EngineGone, EngineHttp, EngineSlow
+from codehub.runtimes.docker.exec_note import ExecNote
+from codehub.runtimes.docker.exec_stream import FrameDecoder
+from codehub.runtimes.docker.failed_start import explain_failed_start
+from codehub.runtimes.exec_directory import STDERR, STDOUT, ExecDirectory, ExecState
+from codehub.runtimes.exec_monitor import WORKSPACE_STOPPED, CommandEnd, Store
+from codehub.runtimes.exec_request import CommandRefused, ExecRequest, TerminalSize
+
+HOME = "/home/coder"
+TERMINAL = {"TERM": "xterm-256color"}
+_READ_BYTES = 256 << 10
+_END_OF_TRANSMISSION = b"\x04"
+_KILLED = 128 + signal.SIGKILL
+_FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.002, 0.5
+_START_POLL_SECONDS = 0.05
+_SIGNAL_SECONDS = 10.0
+_ANSWER_SECONDS = 60.0
+_ENGINE_GONE = "EngineUnavailable"
+_DETACH_KEYS = "ctrl-^,ctrl-@,ctrl-^,ctrl-@,ctrl-^,ctrl-_,ctrl-@,ctrl-^"
+"""The engine cannot be told to have no keys that detach a terminal. By default it holds back Ctrl-P."""
+
+
+class EngineCommand:
+    """`MonitoredCommand` that runs through the engine's exec."""
+
+    def __init__(
+        self, engine: EngineHttp, container: ContainerProcess, request: ExecRequest, directory: ExecDirectory
+    ) -> None:
+        self._engine = engine
+        self._container = container
+        self._request = request
+        self._directory = directory
+        self._exec_id = ""
+        self._process: ProcessId | None = None
+        self._stream: socket.socket | None = None
+        self._frames = FrameDecoder()
+        self._poll_at: float | None = None
+        self._pause = _START_POLL_SECONDS
+        self._give_up_at: float | None = None
+
+    # Start
+
+    def start(self, selector: selectors.BaseSelector, store: Store) -> int | None:
+        """Start the command, or raise CommandRefused if the engine starts nothing."""
+        self._selector = selector
+        self._store = store
+        self._exec_id = self._create()
+        ExecNote(self._container.id, self._exec_id).write(self._directory)
+        self._poll_at = time.monotonic() + self._pause
+        try:
+            stream = self._engine.open_stream(f"/exec/{self._exec_id}/start", self._start_options())
+        except (EngineGone, EngineSlow):
+            self._poll_at = time.monotonic()  # the command may run: it counts as started
+            return None
+        if isinstance(stream, EngineAnswer):
+            exec_note.remove(self._directory)
+            raise CommandRefused(f"the Docker engine did not start the command: {stream.message}")
+        stream.setblocking(False)
+        self._stream = stream
+        selector.register(stream, selectors.EVENT_READ, self._on_first_output)
+        return os.dup(stream.fileno()) if self._has_input else None
+
+    @property
+    def _has_input(self) -> bool:
+        return self._request.stdin or self._request.tty is not None
+
+    def _create(self) -> str:
+        body = exec_options(self._request)
+        try:
+            answer = self._engine.request("POST", f"/containers/{self._container.id}/exec", body)
+        except OSError as error:
+            raise CommandRefused(f"{error}; no command was started") from error
+        if not answer.succeeded:
+            raise CommandRefused(f"the Docker engine did not start the command: {answer.message}")
+        return str(answer.json()["Id"])
+
+    def _start_options(self) -> dict[str, Any]:
+        size = self._request.tty
+        console = {} if size is None else {"ConsoleSize": [size.rows, size.cols]}
+        return {"Detach": False, "Tty": size is not None, **console}
+
+    # Its end
+
+    def poll_at(self) -> float | None:
+        return self._poll_at
+
+    def poll(self) -> CommandEnd | None:
+        if self._poll_at is None or time.monotonic() < self._poll_at:
+            return None
+        self._poll_at = None
+        try:
+            end = self._find_process() if self._process is None else self._find_end_behind_stream()
+        except EngineSlow:
+            end = self._retry_slow_engine()
+        except EngineGone:
+            end = self._end_without_engine()
+        if end is not None:
+            self._release()
+        return end
+
+    def _find_process(self) -> CommandEnd | None:
+        """Find out which process the command is. Before that its output may be the engine's message."""
+        state = self._inspect()
+        if self._set_process(state):
+            if self._stream is None:
+                return self._end_without_engine()
+            self._read_from_now_on()
+            return None
+        if state["Running"]:
+            self._poll_again()
+            return None
+        return self._failed_start()
+
+    def _set_process(self, state: Mapping[str, Any]) -> bool:
+        """Return whether the command has started."""
+        pid = int(state.get("Pid") or 0)
+        if pid == 0:
+            return False
+        self._process = process_in(self._container.id, pid) or ProcessId(pid, 0)
+        ExecNote(self._container.id, self._exec_id, self._process).write(self._directory)
+        return True
+
+    def _read_from_now_on(self) -> None:
+        if self._request.tty is not None:
+            with contextlib.suppress(OSError):  # it has ended; newer engines have set it before
+                self.resize(self._request.tty)
+        if self._stream is not None:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(self._stream)
+            self._selector.register(self._stream, selectors.EVENT_READ, self._read_output)
+
+    def _failed_start(self) -> CommandEnd:
+        text = b""
+        if self._stream is not None:
+            self._stream.settimeout(_SIGNAL_SECONDS)
+            with contextlib.suppress(OSError):
+                text = b"".join(iter(lambda: self._receive() or b"", b""))
+        if self._request.tty is None:
+            text = b"".join(bytes(content) for _, content in self._frames.decode(text))
+        if self._container.init.is_exiting():
+            return CommandEnd(ExecState.KILLED, None, WORKSPACE_STOPPED)
+        code, message = explain_failed_start(text.decode(errors="replace"), self._request)
+        self._store(STDERR, f"{message}\n".encode())
+        return CommandEnd(ExecState.EXITED, code)
+
+    def _find_end_behind_stream(self) -> CommandEnd | None:
+        """Return the command's end once its stream has ended and the engine knows its exit code."""
+        if self._stream is not None:
+            return None
+        state = self._inspect()
+        if state["Running"]:
+            self._poll_again()
+            return None
+        code = state.get("ExitCode")
+        if code in (None, _KILLED) and self._container.init.is_exiting():
+            return CommandEnd(ExecState.KILLED, code, WORKSPACE_STOPPED)
+        return CommandEnd(ExecState.EXITED, code)
+
+    def _inspect(self) -> Mapping[str, Any]:
+        answer = self._engine.request("GET", f"/exec/{self._exec_id}/json")
+        if not answer.succeeded:  # a restarted engine has forgotten it, or the container is gone
+            raise EngineGone(answer.message)
+        self._give_up_at = None
+        return answer.json()
+
+    def _poll_again(self) -> None:
+        self._poll_at = time.monotonic() + self._pause
+        self._pause = min(self._pause * 2, _LAST_POLL_SECONDS)
+
+    def _poll_soon(self) -> None:
+        self._pause = _FIRST_POLL_SECONDS
+        self._poll_at = time.monotonic()
+
+    def _retry_slow_engine(self) -> CommandEnd | None:
+        now = time.monotonic()
+        if self._give_up_at is None:
+            self._give_up_at = now + _ANSWER_SECONDS
+        if now >= self._give_up_at:
+            return self._end_without_engine()
+        self._poll_again()
+        return None
+
+    def _end_without_engine(self) -> CommandEnd:
+        """End a command whose exit code nobody knows any more. No command runs without its streams."""
+        if self._container.init.is_exiting():
+            return CommandEnd(ExecState.KILLED, None, WORKSPACE_STOPPED)
+        if self._process is not None:
+            kill_tree(self._process)
+        return CommandEnd(ExecState.LOST, None, _ENGINE_GONE)
+
+    def _release(self) -> None:
+        self._end_output()
+        exec_note.remove(self._directory)
+
+    # Streams
+
+    def has_output(self) -> bool:
+        return self._stream is not None
+
+    def _on_first_output(self, _descriptor: int) -> None:
+        assert self._stream is not None
+        self._selector.unregister(self._stream)
+        self._poll_soon()
+
+    def _read_output(self, _descriptor: int) -> None:
+        """Store one piece of output. More at once would delay signals and clients."""
+        data = self._receive()
+        if data is None:
+            return
+        if not data:
+            self._end_output()
+            self._poll_soon()
+        elif self._request.tty is not None:
+            self._store(STDOUT, data)
+        else:
+            for stream, content in self._frames.decode(data):
+                self._store(stream, content)
+
+    def _receive(self) -> bytes | None:
+        """Return a piece of the stream: empty at its end, None if there is none yet."""
+        assert self._stream is not None
+        try:
+            return self._stream.recv(_READ_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def _end_output(self) -> None:
+        if self._stream is not None:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(self._stream)
+            self._stream.close()
+            self._stream = None
+
+    def end_input(self) -> bool:
+        """End a terminal's input by the character that means this, and other input for the engine."""
+        assert self._stream is not None
+        with contextlib.suppress(OSError):
+            if self._request.tty is None:
+                self._stream.shutdown(socket.SHUT_WR)
+                return False
+            self._stream.send(_END_OF_TRANSMISSION)
+        return self._request.tty is not None
+
+    # Signals
+
+    def signal(self, number: int) -> None:
+        process = self._wait_for_process()
+        for each in () if process is None else processes_of_group(process):
+            each.send(number)
+
+    def kill(self) -> None:
+        process = self._wait_for_process()
+        if process is not None:
+            kill_tree(process)
+
+    def resize(self, size: TerminalSize) -> None:
+        if self._wait_for_process() is None:
+            raise OSError("the command has not started")
+        path = f"/exec/{self._exec_id}/resize?h={size.rows}&w={size.cols}"
+        answer = self._engine.request("POST", path)
+        if not answer.succeeded:
+            raise OSError(answer.message)
+
+    def stop_with_workspace(self) -> None:
+        self.signal(signal.SIGTERM)
+
+    def _wait_for_process(self) -> ProcessId | None:
+        """Return the command's process. If it is about to start, wait for that a moment."""
+        until = time.monotonic() + _SIGNAL_SECONDS
+        while self._process is None and time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                state = self._inspect()
+                if self._set_process(state):
+                    self._read_from_now_on()
+                elif not state["Running"]:
+                    return None
+            if self._process is None:
+                time.sleep(_START_POLL_SECONDS / 5)
+        return self._process
+
+
+def exec_options(request: ExecRequest) -> dict[str, Any]:
+    """Return the body of `POST /containers/{id}/exec`.
+
+    It names no user and no privileges: those of the container's first process apply.
+    """
+    terminal = {} if request.tty is None else TERMINAL
+    console = {} if request.tty is None else {"ConsoleSize": [request.tty.rows, request.tty.cols]}
+    return {
+        "AttachStdin": request.stdin or request.tty is not None,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Tty": request.tty is not None,
+        "DetachKeys": _DETACH_KEYS,
+        "Cmd": request.command,
+        "Env": [f"{name}={value}" for name, value in {**terminal, **request.env}.items()],
+        "WorkingDir": str(Path(HOME, request.cwd)),
+        **console,
+    }
