@@ -73,6 +73,7 @@ class Settings(BaseSettings):
     docker_firewall: bool = True
     gateway_uid: UserId = Field(default_factory=os.geteuid)
     api_uid: UserId | None = None
+    access_uid: UserId | None = None
     workspace_allow_egress: Ipv4Networks = ""
     workspace_uid_base: Annotated[int, Field(ge=65_536, le=1_000_000_000)] = 2_000_000
 
@@ -83,6 +84,8 @@ class Settings(BaseSettings):
     trusted_proxies: Networks = ""
     api_listen: SocketAddress = ""
     api_upstream: SocketAddress = ""
+    access_listen: SocketAddress = ""
+    access_upstream: SocketAddress = ""
     internal_key: InternalKey = None
     public_base_url: Origin = ""
     apps_domain: Domain = None
@@ -125,6 +128,9 @@ class Settings(BaseSettings):
     home_quota_bytes: Annotated[int, Field(ge=0, le=1 << 60)] = 0
     home_quota_files: Annotated[int, Field(ge=0, le=1 << 40)] = 0
     archives_at_once: Annotated[int, Field(ge=1, le=10_000)] = max(2, os.cpu_count() or 1)
+
+    exec_output_bytes: Annotated[int, Field(ge=4096, le=1 << 40)] = 16 << 20
+    exec_retention_seconds: Annotated[int, Field(ge=60, le=31_536_000)] = 86_400
 
     audit_retention_days: Annotated[int, Field(ge=0, le=36_500)] = 365
     limits_max_running_per_user: Annotated[int, Field(ge=0, le=100_000)] = 2
@@ -279,6 +285,14 @@ class Settings(BaseSettings):
         """
         return self.gateway_uid if os.geteuid() == 0 and self.gateway_uid != 0 else None
 
+    @property
+    def access_group(self) -> int | None:
+        """Group of the access part, which may connect to the sockets for commands (ADR 0034).
+
+        None: only the coordinator's user.
+        """
+        return self.access_uid if os.geteuid() == 0 and self.access_uid else None
+
     @cached_property
     def run_dir(self) -> Path:
         return self.data_dir / "run"
@@ -297,6 +311,20 @@ class Settings(BaseSettings):
         """Address at which the gateway reaches the API."""
         return self.api_upstream or f"unix:{self.api_socket}"
 
+    @cached_property
+    def access_socket(self) -> Path:
+        return self.run_dir / "access.sock"
+
+    @property
+    def access_listen_address(self) -> str:
+        """Address where the access part listens: `unix:/path` or `tcp:host:port`."""
+        return self.access_listen or f"unix:{self.access_socket}"
+
+    @property
+    def access_upstream_address(self) -> str:
+        """Address at which the gateway reaches the access part."""
+        return self.access_upstream or f"unix:{self.access_socket}"
+
     def internal_key_for(self, name: str, address: str) -> str | None:
         """Return the key for requests to this address, or None for a Unix socket.
 
@@ -307,7 +335,7 @@ class Settings(BaseSettings):
         if self.internal_key is None:
             raise SettingsError(
                 f"{name} is {address}, which others may reach: set INTERNAL_KEY to a secret of at least 32 "
-                "characters, the same for the API and the gateway"
+                "characters, the same for the API, the access part and the gateway"
             )
         return self.internal_key
 

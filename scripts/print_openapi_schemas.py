@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from codehub import openapi_document
 from codehub.api.app import create_app
 from codehub.settings import Settings
 
@@ -37,7 +38,7 @@ def _properties_of_enum(schema: Schema, schemas: dict[str, Schema]) -> dict[str,
 
 
 def main() -> None:
-    document = create_app(Settings()).openapi()
+    document = create_app(Settings(), openapi_document.describe).openapi()
     schemas = document["components"]["schemas"]
     components = {"schemas": {name: reduce_schema(schema, schemas) for name, schema in schemas.items()}}
     json.dump(

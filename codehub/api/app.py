@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache, partial
 from typing import Any, Final
 
 import structlog
@@ -26,7 +27,7 @@ from codehub.api import (
 )
 from codehub.api.body_limit import BodyLimitMiddleware
 from codehub.api.dashboard_files import Dashboard
-from codehub.api.metrics import ApiMetrics, MetricsMiddleware
+from codehub.api.metrics import ApiMetrics
 from codehub.api.open_streams import OpenStreams
 from codehub.api.services import Config, Services
 from codehub.api.sign_in_limit import SignInLimit
@@ -36,6 +37,7 @@ from codehub.asgi.credential_lookup import CredentialLookup
 from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.asgi.csrf import CsrfMiddleware
 from codehub.asgi.internal_key import InternalKeyMiddleware
+from codehub.asgi.metrics import MetricsMiddleware
 from codehub.asgi.security_headers import SecurityHeadersMiddleware
 from codehub.bus.events import Subscriptions
 from codehub.bus.known_networks import KnownNetworks
@@ -65,7 +67,12 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def create_app(settings: Settings) -> FastAPI:
+Describe = Callable[[FastAPI], dict[str, Any]]
+"""Returns the OpenAPI document that an application serves."""
+
+
+def create_app(settings: Settings, describe: Describe | None = None) -> FastAPI:
+    """Return the application. `describe` adds the calls of other parts to the OpenAPI document."""
     config = Config(settings)
     _ = config.images  # report an invalid images file at start, not at the first call
     app = FastAPI(
@@ -76,6 +83,8 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=_lifespan(config),
         redirect_slashes=False,
     )
+    if describe is not None:
+        app.openapi = cache(partial(describe, app))  # type: ignore[method-assign]
     app.state.metrics = ApiMetrics()
     app.state.calls_per_user = _concurrency_limit(app, CALLS_AT_ONCE, "calls")
     errors.install(app)

@@ -1,111 +1,44 @@
 """The API server: on a Unix socket for the gateway, or on a TCP port with the internal key."""
 
-import os
 import socket
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import uvicorn
-from fastapi import FastAPI
 
-from codehub import health_endpoints, internal_http
-from codehub.api.app import create_app
+from codehub.api.app import Describe, create_app
+from codehub.asgi import server
+from codehub.asgi.server import ServerOptions
 from codehub.asgi.uvicorn_protocol import ApiProtocol
 from codehub.settings import Settings
 
-SHUTDOWN_SECONDS: Final = 5
-BACKLOG: Final = 2048
+__all__ = ["ApiProtocol", "listen", "make_server", "run"]
+
+_LISTEN: Final = "API_LISTEN"
+listen = partial(server.listen, _LISTEN)
 
 
-class _UvicornServer(uvicorn.Server):
-    """uvicorn server that ends the event streams at shutdown: they have no end otherwise.
+def make_server(
+    settings: Settings,
+    internal_listener: socket.socket | None = None,
+    *,
+    describe: Describe | None = None,
+) -> uvicorn.Server:
+    app = create_app(settings, describe)
 
-    Health and metrics are served on the internal listener.
-    """
-
-    def __init__(
-        self, config: uvicorn.Config, app: FastAPI, settings: Settings, internal_listener: socket.socket
-    ) -> None:
-        super().__init__(config)
-        self._app = app
-        self._settings = settings
-        self._internal = AsyncExitStack()
-        self._internal_listener = internal_listener
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        settings = self._settings
-        handlers = health_endpoints.handlers(
-            settings.database_url, settings.redis_url, self._app.state.metrics.exposition
-        )
-        self._internal.callback(internal_http.close_and_remove, self._internal_listener)
-        await self._internal.enter_async_context(internal_http.serve_paths(self._internal_listener, handlers))
-        await super().startup(sockets)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        services = getattr(self._app.state, "services", None)
+    def end_streams() -> None:
+        services = getattr(app.state, "services", None)
         if services is not None:
             services.subscriptions.end_all()
-        await super().shutdown(sockets)
-        await self._internal.aclose()
+
+    metrics = app.state.metrics
+    slow_reader = metrics.limited.labels("slow_reader").inc
+    options = ServerOptions("api", _LISTEN, end_streams, slow_reader, metrics.exposition)
+    return server.make_server(app, settings, options, internal_listener)
 
 
-def listen(address: str, group: int | None = None) -> socket.socket:
-    """Listen on `unix:/path`, for this user and the members of `group`, or on `tcp:host:port`."""
-    kind, _, where = address.partition(":")
-    try:
-        return (
-            _listen_unix(Path(where), group) if kind == "unix" else internal_http.listen_tcp(where, BACKLOG)
-        )
-    except OSError as error:
-        raise OSError(f"API_LISTEN {address} cannot be used ({error.strerror}): choose another") from error
-
-
-def _listen_unix(path: Path, group: int | None) -> socket.socket:
-    """Listen on a Unix socket. Replace one that an earlier process left."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(str(path))
-        if group is not None:
-            os.chown(path, -1, group)
-        path.chmod(0o600 if group is None else 0o660)
-        listening.listen(BACKLOG)
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
-def make_server(settings: Settings, internal_listener: socket.socket | None = None) -> uvicorn.Server:
-    app = create_app(settings)
-    protocol = partial(ApiProtocol, on_stall=app.state.metrics.limited.labels("slow_reader").inc)
-    config = uvicorn.Config(
-        app,
-        loop="uvloop",
-        http=cast(type[ApiProtocol], protocol),
-        ws="none",
-        lifespan="on",
-        proxy_headers=False,
-        server_header=False,
-        access_log=False,
-        log_config=None,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        timeout_keep_alive=75,
-    )
-    internal_listener = internal_listener or internal_http.listen(settings.internal_addresses("api"))
-    return _UvicornServer(config, app, settings, internal_listener)
-
-
-def run(settings: Settings, *, before_serving: Callable[[], None]) -> None:
+def run(settings: Settings, *, before_serving: Callable[[], None], describe: Describe) -> None:
     """Serve until SIGTERM or SIGINT. `before_serving` runs once the sockets are bound."""
-    with listen(settings.api_listen_address, settings.gateway_group) as listening:
-        internal_listener = internal_http.listen(settings.internal_addresses("api"))
-        try:
-            before_serving()
-            make_server(settings, internal_listener).run(sockets=[listening])
-        finally:
-            internal_http.close_and_remove(internal_listener)
+    address, make = settings.api_listen_address, partial(make_server, describe=describe)
+    server.run(settings, "api", _LISTEN, address, make, before_serving=before_serving)

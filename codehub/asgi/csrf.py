@@ -40,16 +40,26 @@ class CsrfMiddleware:
 
     It checks calls with the session cookie, and the sign-in, which sets the cookie. A call with a
     Bearer token is not checked: browsers do not add one by themselves, and its cookie is not read.
+    With `checks_reads` it checks calls that read, and WebSockets, as well.
     """
 
-    def __init__(self, app: ASGIApp, *, own_origin: str, cookie_name: str, login_path: str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        own_origin: str,
+        cookie_name: str,
+        login_path: str,
+        checks_reads: bool = False,
+    ) -> None:
         self._app = app
         self._own_origin = own_origin
         self._cookie_name = cookie_name
         self._login_path = login_path
+        self._checks_reads = checks_reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] in UNSAFE_METHODS:
+        if self._is_checked(scope):
             headers = Headers(scope=scope)
             if self._is_protected(scope["path"], headers) and is_cross_site(
                 headers.getlist("sec-fetch-site"), headers.getlist("origin"), self._own_origin
@@ -58,6 +68,11 @@ class CsrfMiddleware:
                 await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+    def _is_checked(self, scope: Scope) -> bool:
+        if scope["type"] == "websocket":
+            return self._checks_reads
+        return scope["type"] == "http" and (self._checks_reads or scope["method"] in UNSAFE_METHODS)
 
     def _is_protected(self, path: str, headers: Headers) -> bool:
         if path == self._login_path:

@@ -41,7 +41,7 @@ class SecurityHeadersMiddleware:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY.items():
-                    headers[name] = value
+                    headers.setdefault(name, value)  # a workspace's bytes have a stricter policy
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 

@@ -17,7 +17,7 @@ logger = structlog.get_logger(__name__)
 
 INSTALLATION_ID = "installation-id"
 ENTRIES = {
-    "archives", "installation-id", "jobs", "logs", "lost+found", "postgres", "postgres.new",
+    "archives", "execs", "installation-id", "jobs", "logs", "lost+found", "postgres", "postgres.new",
     "postgres.password", "postgres.reserve", "postgres.reserve.inodes", "redis", "run", "runtime", "volumes",
     ".postgres.password.new", ".postgres.reserve.new", ".postgres.reserve.inodes.new", ".installation-id.new",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Entry points of the parts: the API, the gateway and the coordinator.
+"""Entry points of the parts: the API, the access part, the gateway and the coordinator.
 
 A part imports its modules when it starts, so that it does not load those of other parts.
 """
@@ -50,9 +50,27 @@ def api(user: PartUser | None = None) -> None:
         if user is None:
             _check_requirements(settings, "api")
         raise_open_file_limit()
+        from codehub import openapi_document
         from codehub.api.server import run
 
-        run(settings, before_serving=lambda: _leave_root(settings, "api", user))
+        run(
+            settings,
+            before_serving=lambda: _leave_root(settings, "api", user),
+            describe=openapi_document.describe,
+        )
+
+
+def access(user: PartUser | None = None) -> None:
+    """Serve what reaches into workspaces. If this process is root, serve as `user`, if given."""
+    with report_errors():
+        settings = _settings("access")
+        settings.internal_key_for("ACCESS_LISTEN", settings.access_listen_address)
+        if user is None:
+            _check_requirements(settings, "access")
+        raise_open_file_limit()
+        from codehub.access.server import run
+
+        run(settings, before_serving=lambda: _leave_root(settings, "access", user))
 
 
 def gateway(user: PartUser | None = None) -> None:
@@ -60,6 +78,7 @@ def gateway(user: PartUser | None = None) -> None:
     with report_errors():
         settings = _settings("gateway")
         settings.internal_key_for("API_UPSTREAM", settings.api_upstream_address)
+        settings.internal_key_for("ACCESS_UPSTREAM", settings.access_upstream_address)
         if user is None:
             _check_requirements(settings, "gateway")
         raise_open_file_limit()
@@ -93,11 +112,21 @@ def coordinator() -> None:
         uvloop.run(_serve_coordinator(settings))
 
 
-PARTS: Mapping[str, Callable[..., None]] = {"coordinator": coordinator, "api": api, "gateway": gateway}
+PARTS: Mapping[str, Callable[..., None]] = {
+    "coordinator": coordinator,
+    "api": api,
+    "access": access,
+    "gateway": gateway,
+}
 """In the order in which `codehub up` starts them."""
 PROGRAMS: Mapping[str, Callable[..., None]] = {**PARTS, "first-start": database_setup.main}
 """What the fork server can run."""
-_MODULES = ("codehub.coordinator.main", "codehub.api.server", "codehub.gateway.server")
+_MODULES = (
+    "codehub.coordinator.main",
+    "codehub.api.server",
+    "codehub.access.server",
+    "codehub.gateway.server",
+)
 _DOCKER = "codehub.runtimes.docker.runtime"
 
 
@@ -213,7 +242,9 @@ async def _serve_gateway(
         public_base_url=settings.base_url,
         apps_domain=settings.apps_host,
         api_upstream=settings.api_upstream_address,
+        access_upstream=settings.access_upstream_address,
         internal_key=settings.internal_key_for("API_UPSTREAM", settings.api_upstream_address),
+        access_key=settings.internal_key_for("ACCESS_UPSTREAM", settings.access_upstream_address),
         database_url=settings.database_url,
         redis_url=settings.redis_url,
         limits=Limits(settings.limits_max_running_per_user, settings.limits_max_running_global),

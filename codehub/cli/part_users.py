@@ -1,4 +1,4 @@
-"""Users of the API and the gateway when `codehub up` runs as root."""
+"""Users of the API, the access part and the gateway when `codehub up` runs as root."""
 
 import ctypes
 import os
@@ -54,20 +54,21 @@ class PartUsers:
     """The user of each part; None stands for the user that runs `codehub up`."""
 
     api: PartUser | None = None
+    access: PartUser | None = None
     gateway: PartUser | None = None
     why_root: str = ""
     """Why the parts run as root instead of as their own users."""
 
     @property
     def warning(self) -> str:
-        return f"the API and the gateway run as root, because {self.why_root}: {ADVICE}"
+        return f"the API, the access part and the gateway run as root, because {self.why_root}: {ADVICE}"
 
     def of(self, part: str) -> PartUser | None:
-        return {"api": self.api, "gateway": self.gateway}.get(part)
+        return {"api": self.api, "access": self.access, "gateway": self.gateway}.get(part)
 
     @property
     def servers_group(self) -> int | None:
-        user = self.api or self.gateway
+        user = self.api or self.access or self.gateway
         return None if user is None else user.servers_group
 
 
@@ -78,20 +79,38 @@ def choose_part_users(settings: Settings) -> PartUsers:
     # Workspaces have the ids above WORKSPACE_UID_BASE. The lowest base is next to the id of
     # `nobody`.
     first = settings.workspace_uid_base
-    first = first if first - 3 > _NOBODY else _NOBODY
+    first = first if first - 4 > _NOBODY else _NOBODY
     api_uid = first - 1 if settings.api_uid is None else settings.api_uid
     gateway_uid = settings.gateway_uid if "gateway_uid" in settings.model_fields_set else first - 2
-    if api_uid and api_uid == gateway_uid:
-        raise CommandError(f"the API and the gateway would both run as user id {api_uid}: change API_UID")
+    access_uid = _access_uid(settings, first - 4)
+    _check_different(api_uid, gateway_uid, access_uid)
     shown = closed_directories(_required_trees(settings))
     users = PartUsers(
         api=PartUser(api_uid, first - 3, shown) if api_uid else None,
+        access=PartUser(access_uid, first - 3, shown) if access_uid else None,
         gateway=PartUser(gateway_uid, first - 3, shown, _is_low(settings.port)) if gateway_uid else None,
     )
-    for user in (users.api, users.gateway):
+    for user in (users.api, users.access, users.gateway):
         if user is not None and (reason := _why_user_cannot_run(user, settings.data_dir)):
             return PartUsers(why_root=reason)
     return users
+
+
+def _access_uid(settings: Settings, default: int) -> int:
+    """Return the user of the access part. On Docker it needs the engine's socket, so it stays root."""
+    if settings.runtime == "docker":
+        return 0
+    return default if settings.access_uid is None else settings.access_uid
+
+
+def _check_different(api_uid: int, gateway_uid: int, access_uid: int) -> None:
+    """Raise CommandError if two parts would have the same rights."""
+    if api_uid and api_uid == gateway_uid:
+        raise CommandError(f"the API and the gateway would both run as user id {api_uid}: change API_UID")
+    if access_uid and access_uid in (api_uid, gateway_uid):
+        raise CommandError(
+            f"the access part and another part would both run as user id {access_uid}: change ACCESS_UID"
+        )
 
 
 def check_users(settings: Settings) -> list[Finding]:
@@ -100,14 +119,21 @@ def check_users(settings: Settings) -> list[Finding]:
         return []
     users = choose_part_users(settings)
     if users.why_root:
-        return [warn("users", f"the API and the gateway run as root, because {users.why_root}", ADVICE)]
-    as_root = [part for part in ("api", "gateway") if users.of(part) is None]
+        message = f"the API, the access part and the gateway run as root, because {users.why_root}"
+        return [warn("users", message, ADVICE)]
+    as_root = [part for part in _parts_with_users(settings) if users.of(part) is None]
     if as_root:
         advice = f"unset {' and '.join(f'{part.upper()}_UID' for part in as_root)}"
         return [warn("users", f"these parts run as root: {', '.join(as_root)}", advice)]
     assert users.api is not None and users.gateway is not None
     message = f"`codehub up` runs the API as user id {users.api.uid}, the gateway as {users.gateway.uid}"
+    if users.access is not None:
+        message = f"{message}, the access part as {users.access.uid}"
     return [ok("users", message)]
+
+
+def _parts_with_users(settings: Settings) -> tuple[str, ...]:
+    return ("api", "gateway") if settings.runtime == "docker" else ("api", "access", "gateway")
 
 
 def _is_low(port: int) -> bool:
@@ -119,7 +145,7 @@ def _is_low(port: int) -> bool:
 
 
 def _required_trees(settings: Settings) -> list[Path]:
-    """Return the trees that the API and the gateway use: modules, pages, sockets."""
+    """Return the trees that these parts use: modules, pages, sockets."""
     from codehub.api.dashboard_files import find_dist  # only `up` and `doctor` need it
 
     program = [Path(sys.base_prefix), Path(sys.prefix), *map(Path, codehub.__path__)]

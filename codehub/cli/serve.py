@@ -22,6 +22,14 @@ def gateway() -> None:
 
 
 @app.command()
+def access() -> None:
+    """Serve commands in running workspaces, where the gateway expects them (ACCESS_LISTEN)."""
+    from codehub.cli import part_main
+
+    part_main.access()
+
+
+@app.command()
 def coordinator() -> None:
     """Reconcile workspaces with their desired state. Several may run; one of them leads."""
     from codehub.cli import part_main

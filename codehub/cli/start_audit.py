@@ -41,6 +41,8 @@ def _weaknesses(settings: Settings, part: str, *, is_root: bool) -> tuple[str, .
     found = set(settings.weaknesses)
     if is_root:
         found |= {Weakness.API_AS_ROOT, Weakness.GATEWAY_AS_ROOT}
+        if settings.runtime == "process":  # on Docker, the access part needs the engine's socket
+            found.add(Weakness.ACCESS_AS_ROOT)
     if part == "coordinator" and _has_unconfined_image(settings):
         found.add(Weakness.UNCONFINED_IMAGE)
     return tuple(item.value for item in Weakness if item in found & WEAKNESSES_OF_PART[part])

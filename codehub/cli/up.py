@@ -73,7 +73,8 @@ def run(settings: Settings, *, auto: bool) -> None:
         if users.why_root:
             typer.secho(f"Warning: {users.warning}.", fg=typer.colors.YELLOW, err=True)
         gateway_uid = users.gateway.uid if users.gateway else os.geteuid()
-        settings = settings.model_copy(update={"gateway_uid": gateway_uid})
+        access_uid = users.access.uid if users.access else 0
+        settings = settings.model_copy(update={"gateway_uid": gateway_uid, "access_uid": access_uid})
         forkserver = PartForkServer.fork(settings.data_dir / "logs", docker=settings.runtime == "docker")
         try:
             asyncio.run(_serve(settings, users, forkserver))
@@ -249,10 +250,13 @@ class _SystemStart:
             "PORT": str(settings.port),
             "RUNTIME": settings.runtime,
             "GATEWAY_UID": str(settings.gateway_uid),
+            "ACCESS_UID": str(settings.access_uid),
             "INSECURE_PROCESS_RUNTIME": str(settings.insecure_process_runtime).lower(),
             "PUBLIC_BASE_URL": settings.base_url,
             "API_LISTEN": "",  # a socket that only the gateway can reach
             "API_UPSTREAM": "",
+            "ACCESS_LISTEN": "",
+            "ACCESS_UPSTREAM": "",
         }
 
     async def _wait_until_ready(self) -> None:
@@ -274,6 +278,8 @@ class _SystemStart:
     async def _readiness_problem(self) -> str | None:
         if not self._settings.api_socket.exists():
             return "the API has not started yet"
+        if not self._settings.access_socket.exists():
+            return "the access part has not started yet"
         return await asyncio.to_thread(_find_readiness_problem, self._settings)
 
     def _first_sign_in(self, password: str | None) -> str:

@@ -8,6 +8,8 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from codehub.coordinator.clock_and_ids import REAL, ClockAndIds
+from codehub.coordinator.command_cleaner import INTERVAL as CLEAN_EVERY
+from codehub.coordinator.command_cleaner import CommandCleaner
 from codehub.coordinator.controller import Controller, Intervals
 from codehub.coordinator.disk_watchdog import NEAR_INTERVAL, DiskWatchdog
 from codehub.coordinator.effect_executor import EffectExecutor, ExecutorRules
@@ -164,6 +166,10 @@ class Leader:
         )
         self._gc = GcRunner(database, providers, gc_rules_of(settings), term.epoch)
         self._gc_lock = asyncio.Lock()
+        retention = timedelta(seconds=settings.exec_retention_seconds)
+        self._cleaner = (
+            None if providers.commands is None else CommandCleaner(database, providers.commands, retention)
+        )
         self._health = HealthRunner(database, providers, self._gc, settings.disk_reserve)
 
     async def lead(self) -> None:
@@ -196,6 +202,11 @@ class Leader:
                 self._run_periodically(FAILED_SIGN_INS_EVERY, self._bound_failed_sign_ins, "sign-ins")
             )
             tasks.create_task(self._run_periodically(idle, self._check_health, "health", first=0.0))
+            if self._cleaner is not None:
+                cleaner = self._cleaner
+                tasks.create_task(
+                    self._run_periodically(CLEAN_EVERY, lambda: cleaner.tick(self._clock()), "commands")
+                )
             tasks.create_task(self._watch_disk())
             interval = settings.coordinator_gc_interval
             tasks.create_task(

@@ -93,6 +93,7 @@ def make_providers(settings: Settings, installation_id: str) -> Providers:
         storage_location=location,
         messages=OwnerMessageFilter(host_paths(settings, location)),
         hints=runtime.hints,
+        commands=runtime.commands,
     )
 
 
@@ -122,6 +123,7 @@ def make_runtime(settings: Settings, installation_id: str) -> ProcessRuntime | D
         port_links=PortLinks(settings.base_url, settings.apps_host),
         secrets=[settings.tls_key_file] if settings.tls_key_file else [],
         gateway_group=settings.gateway_group,
+        access_group=settings.access_group,
     )
 
 

@@ -13,6 +13,7 @@ from codehub.domain.images import Image
 from codehub.domain.observation import ArchiveFact, Generation, JobFact, Unknown, VolumeFact
 from codehub.domain.volume_leftovers import Leftover
 from codehub.runtimes.base import Runtime
+from codehub.runtimes.command_runtime import CommandRuntime
 from codehub.storage.archive.archives import ListedArchive
 from codehub.storage.jobs.spec import JobSpec, StorageLocation
 from codehub.storage.volumes.quota import HomeQuota, QuotaUsage
@@ -66,5 +67,7 @@ class Providers:
     messages: OwnerMessageFilter = field(default_factory=OwnerMessageFilter)
     hints: HintSource | None = None
     """The runtime's notifications of container changes, if it has any."""
+    commands: CommandRuntime | None = None
+    """The commands of the runtime, if it keeps records of them."""
     claim: Callable[[], Awaitable[bool]] | None = None
     """Claims volumes and store if that was never done, and returns whether both are claimed."""

@@ -58,3 +58,6 @@ ARCHIVE_TTL: Final = TtlPredicates(Phase.STANDBY, "phase_changed_at", "archive_t
 WITHOUT_PERSON_SINCE: Final = "greatest(person_access_at, phase_changed_at)"
 """`domain.ttl.without_person_since`, or earlier in a row that has no use by a person."""
 MAY_STAND_BY: Final = f"{STANDBY_TTL.is_idle} AND standby_ttl_seconds IS DISTINCT FROM 0"
+
+ALIVE_EXECS = "execs.state IN ('starting', 'running')"
+"""Commands that may run."""

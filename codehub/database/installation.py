@@ -50,6 +50,12 @@ async def load_or_create_installation(engine: AsyncEngine, new_id: str, uid_base
     return Installation(row.id, bytes(row.cookie_key))
 
 
+async def find_id(engine: AsyncEngine) -> str | None:
+    """Return the id of this installation, or None before its first start."""
+    async with engine.connect() as conn:
+        return await conn.scalar(select(installation.c.id))
+
+
 class PostgresClaims:
     """Record of the claimed storage locations. A claim is never withdrawn."""
 

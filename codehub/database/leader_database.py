@@ -18,6 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from codehub.database import (
     audit,
+    exec_gate,
+    exec_queries,
     gate,
     gateway_reports,
     gc_queries,
@@ -356,6 +358,22 @@ class PostgresLeaderDatabase:
         async with self._engine.begin() as conn:
             await fence(conn, self._epoch)
             return await audit.remove_older(conn, self._epoch, before, ROWS_AT_ONCE)
+
+    async def remove_expired_execs(self, ended_before: datetime) -> int:
+        async with self._fenced() as conn:
+            return await exec_gate.remove_expired(conn, ended_before)
+
+    async def wanted_execs(self, exec_ids: Collection[str], now: datetime) -> set[str]:
+        wanted: set[str] = set()
+        for some in _batches(sorted(exec_ids)):
+            async with self._fenced() as conn:
+                await exec_gate.mark_archived_output(conn, some, now)
+                wanted |= await exec_queries.with_output(conn, some)
+        return wanted
+
+    async def without_home(self, workspace_ids: Collection[str]) -> set[str]:
+        async with self._engine.connect() as conn:
+            return set(workspace_ids) - await exec_queries.with_home(conn, workspace_ids)
 
     async def trim_timelines(self) -> int:
         async with self._engine.connect() as conn:

@@ -103,3 +103,24 @@ class TooManyRequests(Problem):
 
     default_message = "Too many attempts. Try again later."
     code, status = "TOO_MANY_REQUESTS", 429
+
+
+class Gone(Problem):
+    """Request for something that existed and was removed."""
+
+    default_message = "This is no longer kept."
+    code, status = "GONE", 410
+
+
+class RangeNotSatisfiable(Problem):
+    """Request for bytes behind the end."""
+
+    default_message = "There are no bytes at this offset."
+    code, status = "RANGE_NOT_SATISFIABLE", 416
+
+
+class WakeTimeout(Problem):
+    """End of the wait for a workspace to run."""
+
+    default_message = "The workspace does not run yet. Try again."
+    code, status = "WAKE_TIMEOUT", 504

@@ -15,6 +15,7 @@ class Weakness(StrEnum):
     PRIVATE_EGRESS = "private_egress"
     WIDE_TRUSTED_PROXIES = "wide_trusted_proxies"
     API_AS_ROOT = "api_as_root"
+    ACCESS_AS_ROOT = "access_as_root"
     GATEWAY_AS_ROOT = "gateway_as_root"
     UNCONFINED_IMAGE = "unconfined_image"
     NO_DISK_RESERVE = "no_disk_reserve"
@@ -23,6 +24,7 @@ class Weakness(StrEnum):
 
 WEAKNESSES_OF_PART: Final = {
     "api": frozenset((Weakness.API_AS_ROOT,)),
+    "access": frozenset((Weakness.ACCESS_AS_ROOT,)),
     "gateway": frozenset(
         (
             Weakness.PATH_MODE,

@@ -53,6 +53,8 @@ class GatewayConfig:
     database_url: str
     redis_url: str
     limits: Limits
+    access_upstream: str = ""
+    """Address of the access part; empty if there is none."""
     activity: Mapping[str, Activity] = field(default_factory=dict)
     """How activity is recognised, by image. The default is `any`."""
     activity_flush_interval: float = 30
@@ -61,6 +63,8 @@ class GatewayConfig:
     """For one IPv4 address or IPv6 /64; 0 means a quarter of all."""
     internal_key: str | None = field(default=None, repr=False)
     """The key that proves to the API, over TCP, that a request comes from a gateway."""
+    access_key: str | None = field(default=None, repr=False)
+    """Likewise, to the access part."""
     trusted_proxies: TrustedProxies = field(default_factory=TrustedProxies)
     """Peers whose X-Forwarded-For names the client (a TLS terminator in front)."""
     tls: CertificateFiles | None = None

@@ -15,7 +15,7 @@ from codehub.domain.workspace import Workspace
 
 
 class PostgresSource:
-    """Source of sessions and routes that reads PostgreSQL."""
+    """Source of sessions, tokens and routes that reads PostgreSQL."""
 
     def __init__(self, engine: AsyncEngine, limits: Limits, count_wake: Callable[[], None]) -> None:
         self._engine = engine

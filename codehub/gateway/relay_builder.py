@@ -19,6 +19,7 @@ class RelayBuilder:
         self._origins = config.origins
         self._recorder = recorder
         self._api_policy = policy_for_api(config.origins)
+        self._access_key = None if config.access_key is None else config.access_key.encode()
         self._internal_key = None if config.internal_key is None else config.internal_key.encode()
 
     def to_api(self, head: RequestHead, peer: str) -> Relay:
@@ -27,6 +28,13 @@ class RelayBuilder:
         if self._origins.normal(head.host) == self._origins.platform_host:
             relay.policy = self._api_policy
         return relay
+
+    def to_access(self, head: RequestHead, peer: str) -> Relay:
+        """Build the relay to the access part."""
+        wire = request_for_api(
+            head, self._forwarding(head, peer), self._access_key, websocket=head.wants_websocket
+        )
+        return Relay(self._config.access_upstream, wire, is_slow=True, policy=self._api_policy)
 
     def to_workspace(self, request: WorkspaceRequest, session_user: SessionUser, route: Route) -> Relay:
         """Build the relay to a running workspace's IDE, and record the request if it is activity."""

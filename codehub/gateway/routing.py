@@ -50,6 +50,10 @@ _PORT = re.compile(rb"/(abs)?proxy/([^/?]*)")
 _RESERVED: Final = RESERVED_PREFIX.encode()
 _ENTER: Final = ENTER_PATH.encode()
 _EVENTS: Final = b"/api/v1/events"
+_ACCESS = re.compile(
+    rf"/api/v1/workspaces/{ULID}/(?:execs|files|logs|archive|stats|ports)(?=[/?]|$)".encode()
+)
+"""Calls that the access part serves."""
 _HEALTH: Final = b"/healthz"
 _INTERNAL: Final = frozenset((b"/readyz", b"/metrics"))
 """Served by the internal listener only (ADR 0021). On the platform's host the API answers 404."""
@@ -77,6 +81,7 @@ class Router:
         self._planted_cookies = PlantedCookieCheck(config.origins, pages)
         self._pages = pages
         self._key = cookie_key
+        self._has_access = bool(config.access_upstream)
 
     def route(self, head: RequestHead, peer: str) -> RouteResult:
         result = self._route(head, peer)
@@ -187,21 +192,27 @@ class Router:
     def _route_api(self, head: RequestHead, peer: str) -> RouteResult:
         if target_holds_token(head.target):
             return self._refusals.token_in_target(head)
+        if self._has_access and _ACCESS.match(head.target):
+            return self._bind(self._relays.to_access(head, peer), head, peer)
         relay = self._relays.to_api(head, peer)
         if not _is_event_stream(head.path):
             return relay
         relay.is_stream = True
+        return self._bind(relay, head, peer)
+
+    def _bind(self, relay: Relay, head: RequestHead, peer: str) -> RouteResult:
+        """Bind a call to its session or token, with which it ends. The part that serves it checks both."""
+        address = self._relays.client_address(head, peer)
         token = bearer_token([head.get(b"authorization").decode("latin-1")])
         if token is not None:
-            return self._with_token(relay, token, self._relays.client_address(head, peer))
+            return self._with_token(relay, token, address)
         sessions = cookies.cookie_values(head.get(b"cookie"), self._origins.session_cookie)
         if not sessions:
             return relay
-        address = self._relays.client_address(head, peer)
         return PendingRoute(self._add_session(relay, cookies.session_hash(sessions[0]), address))
 
     def _with_token(self, relay: Relay, token: str, address: str) -> RouteResult:
-        """Return the relay of an event stream that ends with its token. The API refuses an invalid one."""
+        """Return a relay that ends with its token. The part that serves it rejects an invalid one."""
         if not is_token(token):
             return relay
         return PendingRoute(self._add_token(relay, cookies.session_hash(token.encode()), address))
@@ -212,7 +223,7 @@ class Router:
         return relay
 
     async def _add_session(self, relay: Relay, session_hash: bytes, address: str) -> Relay:
-        """Add the session to the relay of an event stream, which ends with it."""
+        """Add the session to a relay, which ends with it."""
         relay.session_hash = session_hash
         relay.session_user = await self._route_cache.find_session_user(session_hash, address)
         return relay

@@ -5,7 +5,7 @@ It names no paths, because a runtime may keep what it knows of a command anywher
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,7 +53,7 @@ class OutputPiece:
 
 
 class CommandRuntime(Protocol):
-    """Interface to the commands of a runtime's workspaces.
+    """Interface to the commands of a runtime's workspaces, and to what the workspaces have written.
 
     Calls about one command raise `CommandForgotten` if nothing is kept of it. Those that reach its
     process raise `ControlFailed` if it has ended.
@@ -75,7 +75,7 @@ class CommandRuntime(Protocol):
 
     def follow_output(
         self, workspace_id: str, exec_id: str, stream: str, offset: int
-    ) -> AsyncIterator[OutputPiece]:
+    ) -> AsyncGenerator[OutputPiece, None]:
         """Yield output from an offset until the command has ended. Readers never delay it."""
 
     async def send_input(
@@ -93,6 +93,12 @@ class CommandRuntime(Protocol):
 
     async def kept_commands(self) -> Mapping[str, frozenset[str]]:
         """Return the ids of all commands of which something is kept, by workspace."""
+
+    async def forget_workspace(self, workspace_id: str) -> None:
+        """Remove all that is kept of a workspace that has no container."""
+
+    async def logs(self, workspace_id: str, lines: int) -> str:
+        """Return the last lines of the container's output, also while it is in standby."""
 
     async def forget_command(self, workspace_id: str, exec_id: str) -> None:
         """Remove what is kept of a command that has ended. It succeeds if nothing is kept."""

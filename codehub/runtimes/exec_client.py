@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from codehub.runtimes.command_runtime import CommandForgotten, ControlFailed
@@ -62,7 +62,9 @@ async def send_input(directory: ExecDirectory, chunks: AsyncIterator[bytes], *, 
         await _answer(reader, within=None)
 
 
-async def follow(directory: ExecDirectory, stream: str, offset: int = 0) -> AsyncIterator[tuple[int, bytes]]:
+async def follow(
+    directory: ExecDirectory, stream: str, offset: int = 0
+) -> AsyncGenerator[tuple[int, bytes], None]:
     """Yield output from an offset, with the offset of each piece, until the command has ended.
 
     A piece that starts later than the one before ended shows a gap: its bytes are no longer kept.

@@ -5,8 +5,9 @@
     stderr.N        a segment of standard error
     control.sock    input, signals and notifications (see `exec_control`)
 
-Only CodeHub can reach it: the access part by its group (see `recorded_commands`). The segments of a stream hold its newest bytes, up to a limit. Bytes that
-were dropped because the disk was full count: the next segment starts behind them.
+Only CodeHub can reach it: the access part by its group (see `recorded_commands`). The segments of a
+stream hold its newest bytes, up to a limit. Bytes that were dropped because the disk was full
+count: the next segment starts behind them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -30,6 +32,12 @@ UMASK = 0o027
 _FILE_MODE = 0o640
 _SEGMENTS = 8
 """Segments per stream. The oldest is removed as a whole, so that an eighth more is kept at times."""
+
+
+def make_shared_directory(path: Path) -> None:
+    """Create a workspace's directory, in which the group that it inherits may read."""
+    path.mkdir(exist_ok=True)
+    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o7 | 0o050)
 
 
 class ExecState(StrEnum):

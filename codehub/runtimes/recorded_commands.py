@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +66,7 @@ class RecordedCommands:
 
     async def follow_output(
         self, workspace_id: str, exec_id: str, stream: str, offset: int
-    ) -> AsyncIterator[OutputPiece]:
+    ) -> AsyncGenerator[OutputPiece, None]:
         directory = self.directory(workspace_id, exec_id)
         with _forgotten_if_missing():
             async with contextlib.aclosing(exec_client.follow(directory, stream, offset)) as pieces:
@@ -92,7 +92,10 @@ class RecordedCommands:
         return await asyncio.to_thread(self._list)
 
     async def forget_command(self, workspace_id: str, exec_id: str) -> None:
-        await asyncio.to_thread(self._remove, self.directory(workspace_id, exec_id))
+        await asyncio.to_thread(self._remove_tree, self.directory(workspace_id, exec_id).path)
+
+    async def forget_workspace(self, workspace_id: str) -> None:
+        await asyncio.to_thread(self._remove_tree, self.workspace_directory(workspace_id))
 
     def _list(self) -> Mapping[str, frozenset[str]]:
         found = {}
@@ -102,9 +105,9 @@ class RecordedCommands:
                 found[path.name] = frozenset(name for name in names if is_path_id(name))
         return found
 
-    def _remove(self, directory: ExecDirectory) -> None:
+    def _remove_tree(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(directory.path)
+            shutil.rmtree(path)
 
 
 @contextlib.contextmanager

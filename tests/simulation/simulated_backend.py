@@ -310,6 +310,15 @@ class SimulatedLeaderDatabase:
     async def trim_audit_log(self, before: datetime) -> int:
         return 0  # people do not sign in here
 
+    async def remove_expired_execs(self, ended_before: datetime) -> int:
+        return 0
+
+    async def wanted_execs(self, exec_ids: Collection[str], now: datetime) -> set[str]:
+        return set(exec_ids)
+
+    async def without_home(self, workspace_ids: Collection[str]) -> set[str]:
+        return set()
+
     async def trim_timelines(self) -> int:
         return 0  # the simulation does not read them
 

@@ -17,6 +17,7 @@ export type Weakness =
   | "private_egress"
   | "wide_trusted_proxies"
   | "api_as_root"
+  | "access_as_root"
   | "gateway_as_root"
   | "unconfined_image"
   | "no_disk_reserve"

@@ -411,7 +411,9 @@ class ClientConnection(BufferedInput):
             return 0
         if body.done:
             self._state = BUSY
-        if not exchange.answered:
+        if exchange.relay.is_slow:
+            self.deadline = math.inf
+        elif not exchange.answered:
             timeouts = self.gateway.timeouts
             self.deadline = self.gateway.now + (timeouts.response if body.done else timeouts.body)
         exchange.send_body(data if taken == len(data) else data[:taken])

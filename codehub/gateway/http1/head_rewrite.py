@@ -36,8 +36,15 @@ class Forwarding:
         self.proto = proto.encode()
 
 
-def request_for_api(head: RequestHead, forwarding: Forwarding, internal_key: bytes | None = None) -> bytes:
-    wire = _request(head, head.target, head.fields, head.repeated, forwarding, websocket=False)
+def request_for_api(
+    head: RequestHead,
+    forwarding: Forwarding,
+    internal_key: bytes | None = None,
+    *,
+    websocket: bool = False,
+) -> bytes:
+    """Return the request for the API, or with `websocket` perhaps set, for the access part."""
+    wire = _request(head, head.target, head.fields, head.repeated, forwarding, websocket=websocket)
     if internal_key is None:
         return wire
     return b"%b%b: %b\r\n\r\n" % (wire[:-2], INTERNAL_KEY.encode(), internal_key)

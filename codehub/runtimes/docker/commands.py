@@ -19,6 +19,7 @@ from codehub.runtimes.docker import exec_forkserver, exec_note
 from codehub.runtimes.docker.container_config import Label, name_of
 from codehub.runtimes.docker.container_process import ContainerProcess
 from codehub.runtimes.docker.engine_http import EngineAnswer, EngineHttp
+from codehub.runtimes.docker.exec_stream import FrameDecoder
 from codehub.runtimes.docker.monitor_request import MonitorRequest
 from codehub.runtimes.exec_directory import ExecDirectory, ExecState, RecordCorrupted
 from codehub.runtimes.exec_request import CommandRefused, ExecRequest
@@ -62,6 +63,18 @@ class DockerCommands(RecordedCommands):
         if report not in (exec_forkserver.STARTED, exec_forkserver.DUPLICATE):
             raise CommandRefused("the start of the command was interrupted")
 
+    async def logs(self, workspace_id: str, lines: int) -> str:
+        """Return the last lines of the container's output, or nothing if there is no container."""
+        return await asyncio.to_thread(self._logs, workspace_id, lines)
+
+    def _logs(self, workspace_id: str, lines: int) -> str:
+        engine, container = EngineHttp(self.url), f"/containers/{name_of(workspace_id)}"
+        if not self._is_own(workspace_id, engine.request("GET", f"{container}/json")):
+            return ""
+        answer = engine.request("GET", f"{container}/logs?stdout=1&stderr=1&tail={lines}")
+        content = b"".join(piece for _, piece in FrameDecoder().decode(answer.content))
+        return content.decode(errors="replace").rstrip("\n")
+
     def _find_container(self, workspace_id: str) -> ContainerProcess:
         try:
             found = EngineHttp(self.url).request("GET", f"/containers/{name_of(workspace_id)}/json")
@@ -81,11 +94,14 @@ class DockerCommands(RecordedCommands):
         return process
 
     def _is_running(self, workspace_id: str, found: EngineAnswer) -> bool:
+        return self._is_own(workspace_id, found) and bool(found.json()["State"]["Running"])
+
+    def _is_own(self, workspace_id: str, found: EngineAnswer) -> bool:
         if not found.succeeded:
             return False
         labels = found.json()["Config"]["Labels"] or {}
         own = {Label.INSTALLATION: self.installation_id, Label.WORKSPACE: workspace_id}
-        return labels | own == labels and bool(found.json()["State"]["Running"])
+        return bool(labels | own == labels)
 
     def _create_workspace_directory(self, workspace_id: str) -> None:
         """Create the directory for a workspace's commands, for this user and the access part's group."""

@@ -16,7 +16,6 @@ import resource
 import selectors
 import signal
 import socket
-import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,8 +75,6 @@ class ExecBroker:
         self._settings = settings
         self._selector = selector
         self.monitors: set[int] = set()
-        self._executions.mkdir(exist_ok=True)
-        self._executions.chmod(stat.S_IMODE(self._executions.stat().st_mode) & ~0o7 | 0o050)
         path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.setblocking(False)
@@ -140,6 +137,8 @@ def _serve(connection: socket.socket, executions: Path, settings: ExecSettings) 
     connection.settimeout(_REQUEST_SECONDS)
     with connection.makefile() as reader:
         request = ExecRequest.from_json(reader.readline())
+    if request.start_until is not None and time.monotonic() > request.start_until:
+        return
     set_command_line("codehub-exec", request.exec_id)
     os.umask(UMASK)
     directory = ExecDirectory(executions / request.exec_id)

@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from codehub.host.processes import ProcessId, boot_id, descendants
+from codehub.runtimes.exec_directory import make_shared_directory
 from codehub.runtimes.open_files import open_files
 from codehub.runtimes.process import cgroups, seccomp, tmpfs
 from codehub.runtimes.process.exec_broker import ExecBroker, ExecSettings
@@ -56,7 +57,9 @@ class Keeper:
         self._port_broker: PortBroker | None = None
         self._exec_broker: ExecBroker | None = None
         self._selector = selectors.DefaultSelector()
-        self._log = Output(directory)
+        executions = Path(request.executions)
+        make_shared_directory(executions)
+        self._log = Output(directory, executions)
         self._output: int | None = None
         """The read end of the pipe for the workspace's output."""
         self._budget = ReadBudget(time.monotonic())

@@ -6,7 +6,9 @@ Beyond its budget the keeper stops reading. The pipe fills, and only the workspa
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 
 from codehub.runtimes.process.state_directory import LOG_BYTES, StateDirectory
 
@@ -39,8 +41,10 @@ class ReadBudget:
 class Output:
     """Writer of a workspace's output, into two files of at most `LOG_BYTES` each."""
 
-    def __init__(self, directory: StateDirectory) -> None:
+    def __init__(self, directory: StateDirectory, shared: Path | None = None) -> None:
+        """`shared` is a directory in which the access part may read the files too."""
         self._directory = directory
+        self._shared = shared
         self._lost = 0
         self._open()
 
@@ -48,6 +52,22 @@ class Output:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(self._directory.log_file, flags, 0o600)
         self._size = os.fstat(self._descriptor).st_size
+        if self._shared is not None:
+            with contextlib.suppress(OSError):  # such as a full disk: the output goes on
+                self._share(self._shared)
+
+    def _share(self, shared: Path) -> None:
+        """Link the files into the shared directory, for the group of that directory.
+
+        The links outlive the state directory, so the output can still be read in standby.
+        """
+        os.fchown(self._descriptor, -1, shared.stat().st_gid)
+        os.fchmod(self._descriptor, 0o640)
+        for file in (self._directory.older_log_file, self._directory.log_file):
+            link = shared / file.name
+            if file.exists():
+                link.unlink(missing_ok=True)
+                os.link(file, link, follow_symlinks=False)
 
     def adopt_standard_streams(self) -> None:
         """Replace the inherited standard streams, so that the keeper's own errors go to the log."""

@@ -19,9 +19,9 @@ from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.port_links import PortLinks
 from codehub.domain.states import ErrorReason
 from codehub.host.processes import ProcessId, boot_id, processes_with_argument
+from codehub.runtimes import recorded_commands
 from codehub.runtimes.base import ABSENT, RuntimeFailure, RuntimeUnobservable, WorkloadSpec, output_excerpt
 from codehub.runtimes.egress import DEFAULT_EGRESS, Egress
-from codehub.runtimes import recorded_commands
 from codehub.runtimes.process import cgroups, keeper, keeper_request_builder
 from codehub.runtimes.process.barrier_detection import find_barriers
 from codehub.runtimes.process.cgroup_caps import find_cgroups

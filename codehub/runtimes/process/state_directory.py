@@ -33,6 +33,7 @@ from codehub.host import file_lock
 from codehub.host.atomic_files import replace_file
 from codehub.host.processes import ProcessId, boot_id
 
+LOG, OLDER_LOG = "output.log", "output.log.1"
 LOG_BYTES = 1 << 20
 LONGEST_SOCKET_PATH = 107
 _LAUNCH_SECONDS = 2.0
@@ -93,8 +94,8 @@ class StateDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.state_file = path / "state.json"
-        self.log_file = path / "output.log"
-        self.older_log_file = path / "output.log.1"
+        self.log_file = path / LOG
+        self.older_log_file = path / OLDER_LOG
         self.io = path / "io"
         self.bound_socket = self.io / "ide.sock"
         self.scratch = path / "scratch"
@@ -248,12 +249,12 @@ class StateDirectory:
 
     def tail(self, lines: int) -> str:
         """Return the last lines of the output, across runs."""
-        text = b"".join(_read_file(file) for file in (self.older_log_file, self.log_file))
-        return _last_lines(text, lines)
+        text = b"".join(read_if_exists(file) for file in (self.older_log_file, self.log_file))
+        return last_lines(text, lines)
 
     def last_output(self, lines: int) -> str:
         """Return the last lines of the output of the latest run."""
-        return _last_lines(_read_file(self.log_file), lines)
+        return last_lines(read_if_exists(self.log_file), lines)
 
     def remove(self) -> bool:
         """Remove the directory; return False if a live keeper holds it."""
@@ -351,12 +352,12 @@ def _require_text(value: object) -> str:
     return value
 
 
-def _read_file(file: Path) -> bytes:
+def read_if_exists(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except FileNotFoundError:
         return b""
 
 
-def _last_lines(text: bytes, lines: int) -> str:
+def last_lines(text: bytes, lines: int) -> str:
     return "\n".join(text.decode(errors="replace").splitlines()[-lines:]) if lines > 0 else ""

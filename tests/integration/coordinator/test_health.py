@@ -138,7 +138,11 @@ async def test_an_engine_that_does_not_answer_degrades_and_turns_back(stack: Coo
 
     socket = stack.settings.data_dir / "engine.sock"
     options = DockerOptions(
-        f"unix://{socket}", stack.settings.data_dir, IPv4Network("10.222.0.0/16"), egress=None, executions=stack.settings.data_dir / "execs"
+        f"unix://{socket}",
+        stack.settings.data_dir,
+        IPv4Network("10.222.0.0/16"),
+        egress=None,
+        executions=stack.settings.data_dir / "execs",
     )
     runtime = DockerRuntime(INSTALLATION, options)
     app = web.Application()

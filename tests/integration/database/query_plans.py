@@ -80,6 +80,14 @@ _OTHERS = """
         SELECT 'token-' || n, 'owner-' || n % {owners}, 'ci', sha256(n::text::bytea), 'chub_abc', '{{read}}',
             timestamptz '{newest}', 'owner-5'
         FROM generate_series(1, 20000) n;
+    INSERT INTO execs (id, workspace_id, actor_id, actor_name, by_token, command, cwd, tty, key, body_hash,
+                       state, created_at, started_at, ended_at, seen_at)
+        SELECT 'exec-' || n, lpad(md5((n % 500)::text), 26, '0'), 'owner-' || n % 500, 'x', false, '["true"]',
+            '', false, 'key-' || n, 'x', CASE WHEN n % 100 = 5 THEN 'running' ELSE 'exited' END,
+            timestamptz '{newest}', timestamptz '{newest}',
+            CASE WHEN n % 100 <> 5 THEN timestamptz '{newest}' - n * interval '1 minute' END,
+            timestamptz '{newest}'
+        FROM generate_series(1, 20000) n;
     INSERT INTO login_failures (key, failures, last_failed_at)
         SELECT 'somebody@' || n, 1, timestamptz '{newest}' FROM generate_series(1, 20000) n;
     INSERT INTO audit_log (at, actor_id, actor_name, actor_kind, address, action, target_kind, target_id,

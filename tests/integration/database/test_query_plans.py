@@ -14,6 +14,8 @@ from codehub.database import (
     accounts,
     audit,
     credentials,
+    exec_gate,
+    exec_queries,
     gate,
     gateway_queries,
     gc_queries,
@@ -179,6 +181,18 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     "the end of the audit log": (
         lambda conn: audit.remove_older(conn, 0, NEWEST - timedelta(days=3650), 1000),
         {"ix_audit_log_at"},
+    ),
+    "a command": (lambda conn: exec_queries.find(conn, WORKSPACE, "exec-5"), {"ix_execs_workspace"}),
+    "the commands with output": (lambda conn: exec_queries.with_output(conn, ["exec-5"]), {"pk_execs"}),
+    "a workspace's commands": (lambda conn: exec_queries.newest(conn, WORKSPACE), {"ix_execs_workspace"}),
+    "a key of a command": (
+        lambda conn: exec_queries.has_key(conn, WORKSPACE, OWNER, "key-5"),
+        {"uq_execs_key"},
+    ),
+    "the commands that run": (lambda conn: exec_queries.alive(conn, "process"), {"ix_execs_alive"}),
+    "the commands to forget": (
+        lambda conn: exec_gate.remove_expired(conn, NEWEST - timedelta(days=13)),
+        {"ix_execs_ended"},
     ),
     "a timeline": (lambda conn: workspace_queries.timeline_of(conn, WORKSPACE), {"ix_timeline_workspace"}),
 }

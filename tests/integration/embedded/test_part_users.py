@@ -27,7 +27,7 @@ from tests.reachability import (
 from tests.services import System, descendants
 from tests.waiting import wait_for
 
-API, GATEWAY, SERVERS = (load(_env_file=None).workspace_uid_base - below for below in (1, 2, 3))
+API, GATEWAY, SERVERS, ACCESS = (load(_env_file=None).workspace_uid_base - below for below in (1, 2, 3, 4))
 NET_BIND_SERVICE = 1 << 10
 START = f'/usr/bin/python3 -m http.server -b 127.0.0.1 {APP_PORT} & umask 177; exec /usr/bin/python3 -c "$@"'
 """An app, and an IDE whose socket only the workspace's own user may use."""
@@ -74,6 +74,7 @@ def has_users_of_its_own(system: System, capabilities: int = 0) -> bool:
     gateways = [pids["gateway"], *descendants(pids["gateway"])]
     return (
         Rights.of(pids["api"]) == rights_of_part(API)
+        and Rights.of(pids["access"]) == rights_of_part(ACCESS)
         and all(Rights.of(pid) == rights_of_part(GATEWAY, capabilities) for pid in gateways)
         and len(gateways) == 3
         and Rights.of(pids["coordinator"]).uids == {0}
@@ -161,10 +162,16 @@ def test_the_parts_cannot_read_what_is_not_theirs(system: System) -> None:
     data_dir, pids = system.data_dir, system.pids()
     [home] = data_dir.glob(f"volumes/users/*/workspaces/{owner.id}/home")
     (home / "private").write_text("secret")
+    started = owner.api.post(
+        f"/api/v1/workspaces/{owner.id}/execs", json={"command": "echo said; sleep 1000"}
+    )
+    assert started.status_code == 201, started.text
+    commands = data_dir / "execs" / owner.id
+    command = commands / started.json()["id"]
 
     paths = [path for path in paths_below(data_dir) if "/postgres/base/" not in path]
-    paths += [f"/proc/{pids[part]}/environ" for part in ("coordinator", "gateway", "api")]
-    for part in ("jobs", "archives", "logs", "volumes", "runtime", "postgres", "redis"):
+    paths += [f"/proc/{pids[part]}/environ" for part in ("coordinator", "gateway", "api", "access")]
+    for part in ("jobs", "archives", "logs", "volumes", "runtime", "execs", "postgres", "redis"):
         assert any(
             Path(path).is_relative_to(data_dir / part) for path in successes(read_from_host(*paths))
         ), part
@@ -173,27 +180,33 @@ def test_the_parts_cannot_read_what_is_not_theirs(system: System) -> None:
         for path in paths
         if path.endswith(("/passwd", "/group", "/resolv.conf", "/chosen", "installation-id", "children.json"))
     }
-    for part, uid in (("api", API), ("gateway", GATEWAY)):
+    kept = {str(path) for path in (data_dir / "execs").rglob("*") if path.is_file()}
+    assert str(command / "record") in kept
+    for part, uid, own in (("api", API, set()), ("gateway", GATEWAY, set()), ("access", ACCESS, kept)):
         read = successes(read_from_namespaces(pids[part], uid, *paths, groups=[SERVERS]))
         contents = {path for path in read if not os.path.isdir(path)}
-        assert contents <= public, part
+        assert contents - own <= public, part
+        assert own <= contents, part
         closed = ("jobs", "archives", "logs", "runtime", "postgres", "redis", "volumes")
+        closed += () if own else ("execs",)
         assert not read & {str(data_dir / name) for name in closed}, part
         assert str(home) not in read
 
     up = data_dir / "runtime" / owner.id / "up"
     workspaces = {str(up / "ide.sock"), str(up / "net.sock")}
     servers = {str(data_dir / "run" / "pg" / ".s.PGSQL.5432"), str(data_dir / "run" / "redis" / "redis.sock")}
-    api = str(data_dir / "run" / "api.sock")
+    http = {str(data_dir / "run" / name) for name in ("api.sock", "access.sock")}
+    entrances = {str(commands / "exec.sock"), str(command / "control.sock")}
     internal = {str(path) for path in (data_dir / "run").glob("*-internal.sock")}
-    assert len(internal) == 3
-    asked = [*workspaces, *servers, *internal, api]
+    assert len(internal) == 4
+    asked = [*workspaces, *servers, *internal, *http, *entrances]
 
     def reached(part: str, uid: int) -> set[str]:
         return successes(connect_from_namespaces(pids[part], uid, *asked, groups=[SERVERS]))
 
     assert reached("api", API) == servers
-    assert reached("gateway", GATEWAY) == workspaces | servers | {api}
+    assert reached("gateway", GATEWAY) == workspaces | servers | http
+    assert reached("access", ACCESS) == servers | entrances
     assert reached("gateway", GATEWAY + 1_000_000) == servers, "the control: a stranger in the same group"
 
 

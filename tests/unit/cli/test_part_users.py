@@ -48,11 +48,21 @@ def test_user_ids_can_be_chosen_and_0_keeps_root(data_dir: Path) -> None:
     assert uids(data_dir, api_uid=0, gateway_uid=0) == [None, None]
     with pytest.raises(CommandError, match="would both run as user id 1999998: change API_UID"):
         uids(data_dir, api_uid=1_999_998)
+    with pytest.raises(CommandError, match="would both run as user id 1999999: change ACCESS_UID"):
+        uids(data_dir, access_uid=1_999_999)
+
+
+def test_the_access_part_has_a_user_unless_it_needs_the_docker_engine(data_dir: Path) -> None:
+    found = part_users.choose_part_users(load(data_dir=data_dir)).access
+    assert found is not None and found.uid == 1_999_996
+    assert part_users.choose_part_users(load(data_dir=data_dir, runtime="docker")).access is None
 
 
 def test_doctor_reports_the_users(data_dir: Path) -> None:
     [found] = part_users.check_users(load(data_dir=data_dir))
-    message = "`codehub up` runs the API as user id 1999999, the gateway as 1999998"
+    message = (
+        "`codehub up` runs the API as user id 1999999, the gateway as 1999998, the access part as 1999996"
+    )
     assert (found.severity, found.message) == (Severity.OK, message)
     [found] = part_users.check_users(load(data_dir=data_dir, gateway_uid=0))
     assert (found.severity, found.message, found.advice) == (

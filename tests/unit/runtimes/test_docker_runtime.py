@@ -61,7 +61,11 @@ async def runtime_on(directory: Path, lists: Answer, inspects: Answer) -> AsyncI
     await runner.setup()
     await web.UnixSite(runner, str(directory / "engine")).start()
     options = DockerOptions(
-        f"unix://{directory}/engine", directory, IPv4Network("10.222.0.0/16"), egress=None, executions=directory / "execs"
+        f"unix://{directory}/engine",
+        directory,
+        IPv4Network("10.222.0.0/16"),
+        egress=None,
+        executions=directory / "execs",
     )
     runtime = DockerRuntime("i", options)
     try:

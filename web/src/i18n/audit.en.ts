@@ -68,6 +68,7 @@ const weaknesses: Record<Weakness, string> = {
   private_egress: "private networks open to workspaces (WORKSPACE_ALLOW_EGRESS)",
   wide_trusted_proxies: "clients can forge their address (TRUSTED_PROXIES)",
   api_as_root: "the API runs as root (API_UID)",
+  access_as_root: "the access part runs as root (ACCESS_UID)",
   gateway_as_root: "the gateway runs as root (GATEWAY_UID)",
   unconfined_image: 'an image without a system call filter (seccomp = "unconfined")',
   no_disk_reserve: "no disk reserve (DISK_RESERVE_BYTES, DISK_RESERVE_FILES)",

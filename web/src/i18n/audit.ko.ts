@@ -81,6 +81,7 @@ export const auditKo: Messages["audit"] = {
     private_egress: "워크스페이스에 사설망 허용 (WORKSPACE_ALLOW_EGRESS)",
     wide_trusted_proxies: "클라이언트가 주소를 위조할 수 있음 (TRUSTED_PROXIES)",
     api_as_root: "API가 root로 실행됨 (API_UID)",
+    access_as_root: "접근 프로세스가 root로 실행됨 (ACCESS_UID)",
     gateway_as_root: "게이트웨이가 root로 실행됨 (GATEWAY_UID)",
     unconfined_image: '시스템 호출 필터가 없는 이미지 (seccomp = "unconfined")',
     no_disk_reserve: "디스크 예비 공간 없음 (DISK_RESERVE_BYTES, DISK_RESERVE_FILES)",

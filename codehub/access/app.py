@@ -1,0 +1,145 @@
+"""The access part as one ASGI application."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
+
+import structlog
+from fastapi import APIRouter, FastAPI
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.types import Scope
+
+from codehub.access import exec_streams, execs, logs, terminals
+from codehub.access.exec_refresher import ExecRefresher
+from codehub.access.open_readers import OpenReaders
+from codehub.access.runtime import make_commands
+from codehub.access.services import AccessServices
+from codehub.asgi import errors
+from codehub.asgi.call_admission import CallAdmissionMiddleware
+from codehub.asgi.credential_lookup import CredentialLookup
+from codehub.asgi.credential_revocation import CredentialRevocations
+from codehub.asgi.csrf import CsrfMiddleware
+from codehub.asgi.internal_key import InternalKeyMiddleware
+from codehub.asgi.metrics import MetricsMiddleware, RequestMetrics
+from codehub.asgi.security_headers import SecurityHeadersMiddleware
+from codehub.concurrency_limits import ConcurrencyLimit
+from codehub.database.engine import STATEMENT_SECONDS, create_engine
+from codehub.domain.cookie_names import SESSION_COOKIE, cookie_name
+from codehub.runtimes.command_runtime import CommandRuntime
+from codehub.session_lookup_limit import SessionLookupLimit
+from codehub.settings import Settings
+
+logger = structlog.get_logger(__name__)
+
+PREFIX: Final = "/api/v1"
+POOL_SIZE: Final = 20
+CALLS_AT_ONCE: Final = 512
+"""Per user, streams among them. A call beyond is rejected, and does not wait."""
+QUERIES_AT_ONCE: Final = 8
+"""Per user. Two users with as many calls as they may have leave connections to others."""
+_ERROR_STATUSES: Final = (401, 403, 404, 409, 410, 416, 422, 429, 503, 504)
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": errors.ErrorEnvelope} for status in _ERROR_STATUSES
+}
+
+
+def create_app(settings: Settings) -> FastAPI:
+    app = FastAPI(
+        title="CodeHub",
+        openapi_url=None,  # the API serves one document for both
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_lifespan(settings),
+        redirect_slashes=False,
+    )
+    metrics = app.state.metrics = RequestMetrics("access")
+    name = cookie_name(SESSION_COOKIE, secure=settings.base_url.startswith("https://"))
+    errors.install(app)
+    app.include_router(make_router())
+    # Below the exception handlers, which turn a rejection into a response.
+    app.router.middleware_stack = CallAdmissionMiddleware(
+        app.router.middleware_stack,
+        prefix=PREFIX,
+        cookie_name=name,
+        lookup=_credential_lookup,
+        calls_per_user=ConcurrencyLimit(
+            CALLS_AT_ONCE,
+            0,
+            "You have too many calls in progress. Wait until some of them finish.",
+            metrics.limited.labels("calls").inc,
+        ),
+    )
+    app.add_middleware(
+        CsrfMiddleware, own_origin=settings.base_url, cookie_name=name, login_path="", checks_reads=True
+    )
+    key = settings.internal_key_for("ACCESS_LISTEN", settings.access_listen_address)
+    if key is not None:
+        app.add_middleware(InternalKeyMiddleware, key=key)
+    app.add_middleware(SecurityHeadersMiddleware)
+    app.add_middleware(MetricsMiddleware, metrics=metrics)
+    return app
+
+
+def make_router() -> APIRouter:
+    router = APIRouter(prefix=PREFIX, responses=_ERRORS)
+    for resource in (execs, exec_streams, terminals, logs):
+        router.include_router(resource.router)
+    return router
+
+
+def _credential_lookup(scope: Scope) -> CredentialLookup:
+    services: AccessServices = scope["app"].state.services
+    return services.credential_lookup
+
+
+def _lifespan(settings: Settings) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        engine = create_engine(
+            settings.database_url, pool_size=POOL_SIZE, statement_seconds=STATEMENT_SECONDS
+        )
+        commands = await make_commands(settings, engine)
+        services = app.state.services = _make_services(app, settings, engine, commands)
+        refresher = ExecRefresher(engine, services.commands, settings.backends.instance)
+        tasks = [
+            asyncio.create_task(work) for work in (services.credential_revocations.run(), refresher.run())
+        ]
+        for task in tasks:
+            task.add_done_callback(_log_failure)
+        try:
+            yield
+        finally:
+            services.readers.end_all()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await engine.dispose()
+
+    return lifespan
+
+
+def _make_services(
+    app: FastAPI, settings: Settings, engine: AsyncEngine, commands: CommandRuntime
+) -> AccessServices:
+    limited = app.state.metrics.limited
+    message = "You have too many calls in progress. Wait until some of them finish."
+    return AccessServices(
+        settings,
+        engine,
+        commands,
+        CredentialLookup(
+            engine,
+            SessionLookupLimit(limited.labels("session_lookups").inc),
+            ConcurrencyLimit(QUERIES_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
+        ),
+        CredentialRevocations(settings.database_url, engine),
+        OpenReaders(limited.labels("readers").inc),
+        ConcurrencyLimit(QUERIES_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
+    )
+
+
+def _log_failure(task: "asyncio.Task[None]") -> None:
+    """Log a task that failed: these run as long as the process."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.critical("a background task of the access part failed; restart it", exc_info=error)

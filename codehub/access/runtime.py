@@ -1,0 +1,26 @@
+"""The runtime's commands and logs, as the access part reaches them."""
+
+import asyncio
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.database import installation
+from codehub.runtimes.command_runtime import CommandRuntime
+from codehub.runtimes.process.commands import ProcessCommands
+from codehub.runtimes.recorded_commands import DIRECTORY
+from codehub.settings import Settings
+
+_POLL_SECONDS: Final = 0.2
+
+
+async def make_commands(settings: Settings, engine: AsyncEngine) -> CommandRuntime:
+    root = settings.data_dir.absolute() / DIRECTORY
+    if settings.runtime == "process":
+        return ProcessCommands(root)
+    from codehub.runtimes.docker.commands import DockerCommands  # loaded where Docker is used
+
+    # In a new installation, the first coordinator creates the id: in another process.
+    while (installation_id := await installation.find_id(engine)) is None:  # noqa: ASYNC110
+        await asyncio.sleep(_POLL_SECONDS)
+    return DockerCommands(root, settings.docker_host, installation_id)

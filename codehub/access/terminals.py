@@ -1,0 +1,178 @@
+"""WebSocket `/workspaces/{id}/execs/{exec_id}/attach`: a terminal, for several readers and one writer.
+
+    to the client     bytes are output; a text is JSON: {"writer": bool} when that changes,
+                      {"offset": N} where output was skipped, and at the end {"state", "exit_code"}
+    from the client   bytes are input; a text is JSON: {"rows": N, "cols": N}
+
+The newest writer of this process takes over from the one before, which goes on reading. The output
+begins with the last screenful.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
+from pydantic import ValidationError
+
+from codehub.access.exec_refresher import refresh_row
+from codehub.access.exec_streams import record_input
+from codehub.access.execs import Terminal
+from codehub.access.permissions import ExecId, WorkspaceId, find_own_exec
+from codehub.access.services import AccessServices, Shared
+from codehub.asgi.callers import UseCaller
+from codehub.database.credentials import Credential
+from codehub.domain.execs import Exec
+from codehub.domain.problems import Gone, InvalidState
+from codehub.domain.states import Phase
+from codehub.runtimes.command_runtime import STDOUT, CommandForgotten, ControlFailed
+
+router = APIRouter(prefix="/workspaces/{workspace_id}/execs/{exec_id}", tags=["execs"])
+
+SCREEN_BYTES: Final = 64 << 10
+"""The output that is repeated. A large screen with colours takes a quarter of it."""
+INPUT_MESSAGES: Final = 16
+_NORMAL, _REVOKED = 1000, 1008
+
+
+class _Attachment:
+    """One client of a terminal."""
+
+    def __init__(self, websocket: WebSocket, services: AccessServices, caller: Credential, row: Exec) -> None:
+        self._websocket = websocket
+        self._services = services
+        self._caller = caller
+        self._row = row
+        self._input: asyncio.Queue[bytes] = asyncio.Queue(INPUT_MESSAGES)
+        self._sending = asyncio.Lock()
+        self._writes = False
+
+    async def serve(self, *, writes: bool) -> None:
+        """Serve until the command ends, the client goes, or its credential is revoked."""
+        ended = asyncio.Event()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._services.readers.register(self._caller.user_id, ended.set))
+            stack.enter_context(self._services.credential_revocations.watch(self._caller, ended.set))
+            if writes:
+                stack.callback(self._stop_writing)
+                await self._take_over()
+            await self._serve_until(ended)
+
+    async def _serve_until(self, ended: asyncio.Event) -> None:
+        output = asyncio.create_task(self._send_output())
+        tasks = [
+            output,
+            asyncio.create_task(self._receive()),
+            asyncio.create_task(self._pass_input()),
+            asyncio.create_task(ended.wait()),
+        ]
+        try:
+            await asyncio.wait({tasks[0], tasks[1], tasks[3]}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # the client is gone
+            await self._websocket.close(_REVOKED if ended.is_set() else _NORMAL)
+
+    async def _take_over(self) -> None:
+        before = self._services.terminal_writers.get(self._row.id)
+        self._services.terminal_writers[self._row.id] = self
+        self._writes = True
+        if isinstance(before, _Attachment):
+            await before.lose_writer()
+        await self._tell(writer=True)
+
+    async def lose_writer(self) -> None:
+        self._writes = False
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+            await self._tell(writer=False)
+
+    def _stop_writing(self) -> None:
+        if self._services.terminal_writers.get(self._row.id) is self:
+            del self._services.terminal_writers[self._row.id]
+
+    async def _tell(self, **facts: object) -> None:
+        async with self._sending:
+            await self._websocket.send_text(json.dumps(facts))
+
+    async def _send_output(self) -> None:
+        row, commands = self._row, self._services.commands
+        position = await self._send_screen()
+        pieces = commands.follow_output(row.workspace_id, row.id, STDOUT, position)
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                if piece.offset != position:
+                    await self._tell(offset=piece.offset)
+                async with self._sending:
+                    await self._websocket.send_bytes(piece.data)
+                position = piece.offset + len(piece.data)
+        fresh = await refresh_row(self._services.engine, commands, row)
+        await self._tell(state=fresh.state.value, exit_code=fresh.exit_code)
+
+    async def _send_screen(self) -> int:
+        """Repeat the last screenful from the beginning of a line; return the offset behind it."""
+        row, commands = self._row, self._services.commands
+        status = await commands.find_command(row.workspace_id, row.id)
+        start = 0 if status is None else max(0, status.stdout_bytes - SCREEN_BYTES)
+        piece = await commands.read_output(row.workspace_id, row.id, STDOUT, start, SCREEN_BYTES)
+        begins = piece.data.find(b"\n") + 1 if start else 0
+        if piece.data[begins:]:
+            await self._websocket.send_bytes(piece.data[begins:])
+        return piece.offset + len(piece.data)
+
+    async def _receive(self) -> None:
+        while True:
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            if message.get("bytes"):
+                if self._writes:
+                    await self._input.put(message["bytes"])
+            elif message.get("text"):
+                await self._resize(message["text"])
+
+    async def _resize(self, text: str) -> None:
+        """Change the size of the terminal, if this client writes. Other texts are ignored."""
+        if not self._writes:
+            return
+        with contextlib.suppress(ValidationError, ControlFailed, CommandForgotten):
+            size = Terminal.model_validate_json(text).size
+            await self._services.commands.resize_terminal(self._row.workspace_id, self._row.id, size)
+
+    async def _pass_input(self) -> None:
+        """Pass input on until the command has ended, which ends the output too."""
+        with contextlib.suppress(ControlFailed, CommandForgotten):
+            await self._services.commands.send_input(
+                self._row.workspace_id, self._row.id, self._chunks(), close=False
+            )
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        while True:
+            data = await self._input.get()
+            await record_input(self._services, self._caller, self._row.workspace_id)
+            yield data
+
+
+@router.websocket("/attach")
+async def attach(
+    websocket: WebSocket,
+    workspace_id: WorkspaceId,
+    exec_id: ExecId,
+    caller: UseCaller,
+    services: Shared,
+    readonly: Annotated[bool, Query()] = False,
+) -> None:
+    """Attach to the terminal of a command."""
+    async with services.transaction(caller) as conn:
+        workspace, row = await find_own_exec(conn, caller, workspace_id, exec_id)
+    if not row.tty:
+        raise InvalidState("This command has no terminal. Read its output, and send to its input.")
+    if row.output_removed or workspace.phase is Phase.ARCHIVED:
+        raise Gone("The output of this command is no longer kept.")
+    services.readers.check(caller.user_id)
+    await websocket.accept()
+    with contextlib.suppress(WebSocketDisconnect):
+        await _Attachment(websocket, services, caller, row).serve(writes=not readonly)

@@ -1,0 +1,87 @@
+"""A whole `codehub up` with a running workspace, and commands in it."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.coordinator.conftest import IDE
+from tests.services import System
+from tests.waiting import wait_for
+
+IMAGES = f"""
+[[image]]
+name = "tiny"
+ready_path = "/"
+process = {json.dumps(["/usr/bin/python3", "-c", IDE, "{socket}"])}
+"""
+
+
+@dataclass
+class Workspace:
+    """A running workspace of the admin, and calls about its commands."""
+
+    system: System
+    api: httpx.Client
+    id: str
+
+    @property
+    def url(self) -> str:
+        return f"/api/v1/workspaces/{self.id}"
+
+    def is_in(self, phase: str) -> bool:
+        workspace = self.api.get(self.url).json()
+        assert workspace["error_message"] is None, workspace
+        return workspace["phase"] == phase and workspace["operation"] == "NONE"
+
+    def wish(self, phase: str) -> None:
+        answer = self.api.patch(self.url, json={"desired_state": phase})
+        assert answer.status_code == 200, answer.text
+
+    def post(self, command: str | list[str], **fields: object) -> httpx.Response:
+        return self.api.post(f"{self.url}/execs", json={"command": command, **fields})
+
+    def start(self, command: str | list[str], **fields: object) -> str:
+        answer = self.post(command, **fields)
+        assert answer.status_code == 201, answer.text
+        exec_id: str = answer.json()["id"]
+        return exec_id
+
+    def exec(self, exec_id: str) -> dict[str, Any]:
+        answer = self.api.get(f"{self.url}/execs/{exec_id}")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def output(self, exec_id: str, **query: object) -> httpx.Response:
+        return self.api.get(f"{self.url}/execs/{exec_id}/output", params={"follow": True, **query})
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    if shutil.which("bwrap") is None:
+        pytest.skip("bwrap is missing: apt-get install bubblewrap")
+    images = tmp_path_factory.mktemp("images") / "images.toml"
+    images.write_text(IMAGES)
+    system = System({"IMAGES_FILE": str(images), "GATEWAY_WORKERS": "1", "LIMITS_MAX_RUNNING_PER_USER": "9"})
+    try:
+        yield system.start()
+    finally:
+        system.close()
+
+
+@pytest.fixture
+def workspace(system: System) -> Iterator[Workspace]:
+    api = system.client()
+    made = api.post("/api/v1/workspaces", json={"name": "one"})
+    assert made.status_code == 201, made.text
+    found = Workspace(system, api, made.json()["id"])
+    wait_for(lambda: found.is_in("RUNNING"), "the workspace to run")
+    yield found
+    url = f"{found.url}?without_archive=true&confirm=one"
+    wait_for(lambda: api.delete(url).is_success, "the workspace to be deleted")
+    api.close()

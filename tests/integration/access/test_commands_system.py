@@ -1,0 +1,295 @@
+"""Commands on a complete `codehub up`: through the gateway and the access part, in a real sandbox."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from codehub.host.processes import ProcessId
+from tests.integration.access.conftest import Workspace
+from tests.waiting import PATIENCE, wait_for
+
+LINES = ((20_000, "line"), (9, "more"))
+
+
+def test_a_command_is_started_read_and_forgotten(workspace: Workspace) -> None:
+    exec_id = workspace.start(
+        'read line; echo "$line $GREETING"; echo problem >&2; exit 7', env={"GREETING": "there"}
+    )
+    assert workspace.exec(exec_id)["state"] == "running"
+    sent = workspace.api.post(f"{workspace.url}/execs/{exec_id}/stdin?close=true", content=b"hello\n")
+    assert sent.status_code == 204, sent.text
+    output = workspace.output(exec_id)
+    assert (output.status_code, output.content) == (200, b"hello there\n")
+    assert output.headers["codehub-offset"] == "0"
+    assert output.headers["content-type"] == "application/octet-stream"
+    assert output.headers["content-security-policy"] == "sandbox; default-src 'none'"
+    assert output.headers["content-disposition"] == "attachment"
+    assert workspace.output(exec_id, stream="stderr").content == b"problem\n"
+    found = workspace.exec(exec_id)
+    assert (found["state"], found["exit_code"], found["stdout_bytes"]) == ("exited", 7, 12)
+    assert "there" not in str(found), "variables are never sent back"
+    assert workspace.output(exec_id, offset=6).content == b"there\n"
+    assert workspace.output(exec_id, offset=13).status_code == 416
+
+    assert workspace.api.delete(f"{workspace.url}/execs/{exec_id}").status_code == 204
+    assert workspace.api.get(f"{workspace.url}/execs/{exec_id}").status_code == 404
+
+
+def test_the_same_key_answers_with_the_same_command(workspace: Workspace) -> None:
+    first = workspace.post("echo once >> count; wc -l < count", key="a")
+    again = workspace.post("echo once >> count; wc -l < count", key="a")
+    assert first.status_code == again.status_code == 201
+    assert first.json()["id"] == again.json()["id"]
+    assert workspace.output(first.json()["id"]).content == b"1\n"
+    other = workspace.post("echo another", key="a")
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "INVALID_STATE")
+
+
+def test_a_page_of_another_site_reads_nothing(workspace: Workspace) -> None:
+    exec_id = workspace.start("echo secret")
+    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}):
+        answer = workspace.api.get(f"{workspace.url}/execs/{exec_id}/output", headers=headers)
+        assert answer.status_code == 403, headers
+
+
+def test_stopping_the_workspace_ends_its_commands_and_keeps_their_output(workspace: Workspace) -> None:
+    exec_id = workspace.start("trap '' TERM; echo started; while :; do sleep 0.1; done")
+    wait_for(lambda: workspace.exec(exec_id)["stdout_bytes"] > 0, "the command to write")
+    workspace.wish("STANDBY")
+    wait_for(lambda: workspace.is_in("STANDBY"), "the workspace to stop")
+    found = workspace.exec(exec_id)
+    assert (found["state"], found["reason"]) == ("killed", "WorkspaceStopped")
+    assert workspace.output(exec_id).content == b"started\n"
+    refused = workspace.post("true")
+    assert refused.status_code == 409 and "wake" in refused.json()["error"]["message"]
+
+    woken = workspace.start("echo awake", wake=True)
+    assert workspace.output(woken).content == b"awake\n"
+
+    workspace.wish("ARCHIVED")
+    wait_for(lambda: workspace.is_in("ARCHIVED"), "the workspace to be archived")
+    assert workspace.output(exec_id).status_code == 410
+    assert workspace.post("true", wake=True).status_code == 409
+    restored = workspace.start("echo restored", wake="restore")
+    assert workspace.output(restored).content == b"restored\n"
+
+
+@pytest.mark.parametrize("victims", [("api", "access", "gateway", "coordinator")])
+def test_a_stream_is_resumed_after_every_part_was_killed(
+    workspace: Workspace, victims: tuple[str, ...]
+) -> None:
+    """Kill -9 of every part in the middle of a stream: same bytes, same exit code."""
+    lines, more = (f"for n in $(seq {count}); do echo {word} $n; done" for count, word in LINES)
+    script = f"{lines}; read go; {more}; exit 3"
+    exec_id = workspace.start(script)
+    first, last = ("".join(f"{word} {n}\n" for n in range(1, count + 1)).encode() for count, word in LINES)
+    expected = first + last
+    received = b""
+    killed = False
+    sent = False
+
+    def finished() -> bool:
+        nonlocal received, killed, sent
+        if killed and not sent and len(received) >= len(expected) - len(last):
+            sent = _send_line(workspace, exec_id)
+        try:
+            with workspace.api.stream(
+                "GET",
+                f"{workspace.url}/execs/{exec_id}/output",
+                params={"follow": True, "offset": len(received)},
+            ) as response:
+                if response.status_code != 200:
+                    return False
+                assert response.headers["codehub-offset"] == str(len(received))
+                for chunk in response.iter_raw():
+                    received += chunk
+                    if not killed:
+                        killed = True
+                        for name in victims:
+                            os.kill(workspace.system.pids()[name], signal.SIGKILL)
+                    elif not sent and len(received) >= len(expected) - len(last):
+                        sent = _send_line(workspace, exec_id)
+        except httpx.TransportError:
+            return False
+        return len(received) >= len(expected)
+
+    wait_for(finished, "the whole output")
+    assert received == expected
+    wait_for(lambda: _state(workspace, exec_id) == ("exited", 3), "the exit code")
+
+
+def _send_line(workspace: Workspace, exec_id: str) -> bool:
+    url = f"{workspace.system.base_url}{workspace.url}/execs/{exec_id}/stdin"
+    try:
+        return httpx.post(url, content=b"go\n", cookies=workspace.api.cookies, timeout=PATIENCE).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _state(workspace: Workspace, exec_id: str) -> tuple[object, object]:
+    try:
+        answer = workspace.api.get(f"{workspace.url}/execs/{exec_id}")
+    except httpx.TransportError:
+        return (None, None)
+    if answer.status_code != 200:
+        return (None, None)
+    return answer.json()["state"], answer.json()["exit_code"]
+
+
+def test_signing_out_ends_a_stream_at_once(workspace: Workspace) -> None:
+    exec_id = workspace.start("echo first; sleep 1000")
+    other = workspace.system.client()
+    began, ended = threading.Event(), threading.Event()
+
+    def read() -> None:
+        url, query = f"{workspace.url}/execs/{exec_id}/output", {"follow": True}
+        with contextlib.suppress(httpx.TransportError), other.stream("GET", url, params=query) as response:
+            for _ in response.iter_raw():
+                began.set()
+        ended.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert began.wait(PATIENCE)
+    logout = httpx.post(f"{workspace.system.base_url}/api/v1/logout", cookies=other.cookies, timeout=PATIENCE)
+    assert logout.status_code == 204
+    assert ended.wait(PATIENCE)
+    thread.join(PATIENCE)
+    assert workspace.exec(exec_id)["state"] == "running"
+
+
+def test_the_access_part_runs_as_a_user_of_its_own(workspace: Workspace) -> None:
+    pid = workspace.system.pids()["access"]
+    assert ProcessId.of(pid) is not None
+    if os.geteuid() == 0:
+        uids = {line for line in _status(pid) if line.startswith(("Uid:", "Gid:"))}
+        assert not any("\t0" in line for line in uids), uids
+
+
+def _status(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/status") as file:
+        return file.read().splitlines()
+
+
+def test_a_token_decides_alone_and_its_stream_ends_with_it(workspace: Workspace) -> None:
+    reader, user = make_token(workspace, "read"), make_token(workspace, "use")
+    exec_id = workspace.start("echo first; sleep 1000")
+    path = f"{workspace.url}/execs/{exec_id}"
+    with httpx.Client(base_url=workspace.system.base_url, timeout=PATIENCE) as program:
+        shown = program.get(path, headers=bearer(reader)).json()
+        assert (shown["state"], shown["command"]) == ("running", None)
+        assert program.get(f"{path}/output", headers=bearer(reader)).status_code == 403
+        assert program.get(path, headers=bearer("chub_" + "x" * 40)).status_code == 401
+        cross_site = bearer(user) | {"Sec-Fetch-Site": "cross-site"}
+        assert program.get(f"{path}/output", headers=cross_site).content == b"first\n"
+        with_cookie = workspace.api.get(path, headers=bearer("chub_" + "x" * 40))
+        assert with_cookie.status_code == 401, "a cookie does not help"
+
+        query = {"follow": True}
+        with (
+            pytest.raises(httpx.TransportError),
+            program.stream("GET", f"{path}/output", params=query, headers=bearer(user)) as response,
+        ):
+            for _ in response.iter_raw():
+                revoke_tokens(workspace)
+
+
+def make_token(workspace: Workspace, *scopes: str) -> str:
+    made = workspace.api.post("/api/v1/tokens", json={"name": "ci", "scopes": list(scopes)})
+    assert made.status_code == 201, made.text
+    token: str = made.json()["token"]
+    return token
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def revoke_tokens(workspace: Workspace) -> None:
+    for item in workspace.api.get("/api/v1/tokens").json()["items"]:
+        assert workspace.api.delete(f"/api/v1/tokens/{item['id']}").status_code == 204
+
+
+def test_a_terminal_is_attached_resized_and_attached_again(workspace: Workspace) -> None:
+    exec_id = workspace.start(["/bin/bash", "--norc"], tty={"rows": 24, "cols": 80})
+    url = f"ws://localhost:{workspace.system.port}{workspace.url}/execs/{exec_id}/attach"
+    headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in workspace.api.cookies.items())}
+    with pytest.raises(InvalidStatus) as refused:
+        connect(url, additional_headers=headers | {"Origin": "http://evil.example"})
+    assert refused.value.response.status_code == 403
+    with pytest.raises(InvalidStatus) as refused:
+        connect(url)
+    assert refused.value.response.status_code == 401
+
+    with connect(url, additional_headers=headers) as first:
+        first.send('{"rows": 50, "cols": 132}')
+        first.send(b"stty size; echo mar''ker\n")
+        assert b"50 132" in read_until(first, b"marker")
+        with connect(url, additional_headers=headers) as second:
+            assert b"50 132" in read_until(second, b"marker"), "the last screenful"
+            second.send(b"exit 4\n")
+            end = json.loads(read_texts(second)[-1])
+        assert end == {"state": "exited", "exit_code": 4}
+        assert '{"writer": false}' in read_texts(first)
+
+
+def read_until(websocket: ClientConnection, mark: bytes) -> bytes:
+    received = b""
+    while mark not in received:
+        message = websocket.recv(PATIENCE)
+        received += message if isinstance(message, bytes) else b""
+    return received
+
+
+def read_texts(websocket: ClientConnection) -> list[str]:
+    """Return the texts until the other side closes."""
+    return [message for message in websocket if isinstance(message, str)]
+
+
+@pytest.mark.full
+def test_two_hundred_commands_run_at_once(workspace: Workspace) -> None:
+    with ThreadPoolExecutor(32) as pool:
+        ids = list(pool.map(lambda n: workspace.start(f"read x; echo {n}; exit {n % 7}"), range(200)))
+        listed = {
+            item["id"]: item["state"] for item in workspace.api.get(f"{workspace.url}/execs").json()["items"]
+        }
+        assert all(listed[exec_id] == "running" for exec_id in ids)
+        for answer in pool.map(lambda exec_id: _send(workspace, exec_id), ids):
+            assert answer.status_code == 204, answer.text
+        outputs = list(pool.map(lambda exec_id: workspace.output(exec_id).content, ids))
+    assert outputs == [f"{n}\n".encode() for n in range(200)]
+    assert [workspace.exec(exec_id)["exit_code"] for exec_id in ids] == [n % 7 for n in range(200)]
+
+
+def _send(workspace: Workspace, exec_id: str) -> httpx.Response:
+    return workspace.api.post(f"{workspace.url}/execs/{exec_id}/stdin?close=true", content=b"\n")
+
+
+@pytest.mark.parametrize("size", [32 << 20, pytest.param(1 << 30, marks=pytest.mark.full)])
+def test_a_slow_reader_gets_a_declared_gap_and_holds_nothing_back(workspace: Workspace, size: int) -> None:
+    """The command writes more than is kept while its reader waits, and ends all the same."""
+    exec_id = workspace.start(f"head -c {size} /dev/zero; echo end")
+    received, gaps = 0, 0
+    with workspace.api.stream(
+        "GET", f"{workspace.url}/execs/{exec_id}/output", params={"follow": True}
+    ) as slow:
+        wait_for(lambda: workspace.exec(exec_id)["state"] == "exited", "the command to end")
+        with contextlib.suppress(httpx.TransportError):
+            for chunk in slow.iter_raw():
+                received += len(chunk)
+    assert received < size, "the response ends incomplete"
+    last = b""
+    while received < size + len("end\n"):
+        answer = workspace.output(exec_id, offset=received)
+        offset = int(answer.headers["codehub-offset"])
+        gaps += offset > received
+        received, last = offset + len(answer.content), answer.content
+    assert gaps == 1 and last.endswith(b"end\n")

@@ -1,0 +1,154 @@
+"""The part of the gate for commands, on PostgreSQL."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from codehub.database import exec_gate, exec_queries, gate
+from codehub.database.exec_gate import ExecActor, NewExec
+from codehub.database.tables import workspaces
+from codehub.domain.execs import KEPT_PER_WORKSPACE, Exec, ExecState
+from codehub.domain.problems import InvalidState, OperationInProgress, Problem, TooManyRequests
+from codehub.domain.states import DesiredState, Phase
+from codehub.domain.workspace import Workspace
+from tests.integration.database.conftest import create
+
+NOW = datetime.now(UTC)
+PERSON = ExecActor("one", "one", is_person=True)
+PROGRAM = ExecActor("one", "one (token ci)", is_person=False)
+NEW = NewExec("", ["true"], "", False, None, None, None)
+
+
+async def running_workspace(engine: AsyncEngine) -> str:
+    async with engine.begin() as conn:
+        made = await create(conn, desired=DesiredState.RUNNING)
+    await change(engine, made.id, phase="RUNNING", last_access_at=NOW - timedelta(hours=1))
+    return made.id
+
+
+async def change(engine: AsyncEngine, workspace_id: str, **values: object) -> None:
+    async with engine.begin() as conn:
+        await conn.execute(update(workspaces).where(workspaces.c.id == workspace_id).values(**values))
+
+
+async def load(engine: AsyncEngine, workspace_id: str) -> Workspace:
+    async with engine.begin() as conn:
+        return await gate.lock_workspace(conn, workspace_id)
+
+
+async def insert(
+    engine: AsyncEngine,
+    workspace_id: str,
+    actor: ExecActor = PERSON,
+    *,
+    max_alive: int = 1000,
+    now: datetime = NOW,
+    **fields: object,
+) -> tuple[Exec, bool]:
+    new = replace(NEW, workspace_id=workspace_id, **fields)  # type: ignore[arg-type]
+    async with engine.begin() as conn:
+        return await exec_gate.insert_exec(conn, new, actor, max_alive=max_alive, now=now)
+
+
+async def end(engine: AsyncEngine, row: Exec, at: datetime = NOW) -> bool:
+    changes = {"state": ExecState.EXITED, "ended_at": at, "exit_code": 0}
+    async with engine.begin() as conn:
+        return await exec_gate.save_refreshed(conn, row, changes, now=at)
+
+
+async def test_a_ttl_decided_before_a_command_starts_does_not_fire(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    seen = await load(engine, workspace_id)
+    await insert(engine, workspace_id, PROGRAM)
+    async with engine.begin() as conn:
+        assert await gate.apply_expiry(conn, seen, DesiredState.STANDBY, "idle", now=NOW) is None
+    after = await load(engine, workspace_id)
+    assert after.desired_state is DesiredState.RUNNING
+    assert (after.last_access_at, after.holds_changed_at) == (NOW, NOW)
+    assert after.person_access_at == seen.person_access_at, "a program is no person"
+    await insert(engine, workspace_id, PERSON)
+    assert (await load(engine, workspace_id)).person_access_at == NOW
+
+
+async def test_a_command_needs_a_workspace_that_runs_and_goes_on_running(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    operation = {"operation": "STOPPING", "op_id": "o", "op_started_at": NOW}
+    idle = {"operation": "NONE", "op_id": None, "op_started_at": None}
+    cases: list[tuple[dict[str, object], type[Problem]]] = [
+        ({"phase": Phase.STANDBY.value}, InvalidState),
+        ({"phase": "RUNNING", "desired_state": "STANDBY"}, InvalidState),
+        ({"desired_state": "RUNNING", **operation}, OperationInProgress),
+    ]
+    for values, problem in cases:
+        await change(engine, workspace_id, **values)
+        with pytest.raises(problem):
+            await insert(engine, workspace_id)
+    await change(engine, workspace_id, **idle)
+    assert (await insert(engine, workspace_id))[1]
+
+
+async def test_parallel_calls_with_one_key_make_one_command(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    made = await asyncio.gather(*(insert(engine, workspace_id, key="k", body_hash=b"a") for _ in range(20)))
+    assert len({row.id for row, _ in made}) == 1
+    assert sum(is_new for _, is_new in made) == 1
+    with pytest.raises(InvalidState, match="another command"):
+        await insert(engine, workspace_id, key="k", body_hash=b"b")
+    await change(engine, workspace_id, phase="STANDBY")
+    again, is_new = await insert(engine, workspace_id, key="k", body_hash=b"a")
+    assert (again.id, is_new) == (made[0][0].id, False), "also when the workspace runs no longer"
+    await change(engine, workspace_id, phase="RUNNING")
+    later, is_new = await insert(
+        engine, workspace_id, key="k", body_hash=b"b", now=NOW + timedelta(days=1, seconds=1)
+    )
+    assert is_new and later.id != again.id
+
+
+async def test_an_end_is_recorded_once_and_changes_the_holds(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    row, _ = await insert(engine, workspace_id)
+    later = NOW + timedelta(minutes=1)
+    assert await end(engine, row, later)
+    assert (await load(engine, workspace_id)).holds_changed_at == later
+    assert not await end(engine, row, later + timedelta(minutes=1)), "another part was faster"
+
+
+async def test_a_user_has_a_bounded_number_of_commands(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    row, _ = await insert(engine, workspace_id, max_alive=1)
+    with pytest.raises(TooManyRequests):
+        await insert(engine, workspace_id, max_alive=1)
+    await end(engine, row)
+    await insert(engine, workspace_id, max_alive=1)
+
+
+async def test_the_oldest_ended_commands_are_forgotten(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    alive, _ = await insert(engine, workspace_id)
+    for _ in range(KEPT_PER_WORKSPACE + 2):
+        row, _ = await insert(engine, workspace_id)
+        await end(engine, row)
+    last, _ = await insert(engine, workspace_id)
+    async with engine.connect() as conn:
+        kept = [row.id for row in await exec_queries.newest(conn, workspace_id)]
+    assert len(kept) == KEPT_PER_WORKSPACE + 1
+    assert {alive.id, last.id} <= set(kept)
+
+
+async def test_output_of_archived_workspaces_is_not_kept(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    row, _ = await insert(engine, workspace_id)
+    await end(engine, row)
+    await change(engine, workspace_id, phase="ARCHIVED", desired_state="ARCHIVED")
+    async with engine.begin() as conn:
+        assert await exec_gate.mark_archived_output(conn, [row.id], NOW) == [row.id]
+        assert await exec_queries.with_output(conn, [row.id]) == set()
+        assert await exec_queries.with_home(conn, [workspace_id]) == set()
+        assert await exec_gate.remove_expired(conn, NOW) == 0
+        assert await exec_gate.remove_expired(conn, NOW + timedelta(seconds=1)) == 1
+        found = await conn.scalar(select(workspaces.c.id).where(workspaces.c.id == workspace_id))
+    assert found == workspace_id
