@@ -15,7 +15,7 @@ export interface components {
             created_at: string;
         };
         /** @enum {string} */
-        Action: "session.opened" | "session.failed" | "session.locked" | "session.confirmation_failed" | "session.failures_counted" | "user.created" | "user.deleted" | "user.role_changed" | "user.password_changed" | "user.password_set" | "workspace.stopped" | "workspace.recovered" | "workspace.deleted" | "workspace.deleted_for_good" | "workspace.undeleted" | "limits.changed" | "security.weakened" | "security.restored";
+        Action: "session.opened" | "session.failed" | "session.locked" | "session.confirmation_failed" | "session.failures_counted" | "user.created" | "user.deleted" | "user.role_changed" | "user.password_changed" | "user.password_set" | "workspace.stopped" | "workspace.recovered" | "workspace.restored" | "workspace.deleted" | "workspace.deleted_for_good" | "workspace.undeleted" | "limits.changed" | "security.weakened" | "security.restored";
         /** @enum {string} */
         ActorKind: "user" | "admin" | "anonymous" | "cli" | "system";
         Alive: {
@@ -226,6 +226,9 @@ export interface components {
         };
         /** @enum {string} */
         RecoveryOption: "look_again" | "home" | "archive" | "empty";
+        Restore: {
+            archive_op_id: string;
+        };
         /** @enum {string} */
         Role: "user" | "admin";
         RunningLimits: {
@@ -325,6 +328,7 @@ export interface components {
             progress: components["schemas"]["ProgressView"] | null;
             home: components["schemas"]["HomeView"] | null;
             has_archive: boolean;
+            archive_to_restore: string | null;
             url: string;
             /** Format: date-time */
             created_at: string;
@@ -367,6 +371,7 @@ export interface components {
             progress: components["schemas"]["ProgressView"] | null;
             home: components["schemas"]["DetailedHomeView"] | null;
             has_archive: boolean;
+            archive_to_restore: string | null;
             url: string;
             /** Format: date-time */
             created_at: string;
@@ -436,6 +441,7 @@ export type Phase = components['schemas']['Phase'];
 export type ProgressView = components['schemas']['ProgressView'];
 export type Recovery = components['schemas']['Recovery'];
 export type RecoveryOption = components['schemas']['RecoveryOption'];
+export type Restore = components['schemas']['Restore'];
 export type Role = components['schemas']['Role'];
 export type RunningLimits = components['schemas']['RunningLimits'];
 export type SessionView = components['schemas']['SessionView'];

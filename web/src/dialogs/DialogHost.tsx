@@ -4,6 +4,7 @@ import { DeleteDialog } from "./DeleteDialog";
 import { DeleteUserDialog } from "./DeleteUserDialog";
 import { HelpDialog } from "./HelpDialog";
 import { RecoverDialog } from "./RecoverDialog";
+import { RestoreDialog } from "./RestoreDialog";
 import { SetPasswordDialog } from "./SetPasswordDialog";
 
 export function DialogHost() {
@@ -19,6 +20,8 @@ export function DialogHost() {
       return <DeleteDialog workspace={shown.workspace} onDone={shown.onDone} />;
     case "recover":
       return <RecoverDialog workspace={shown.workspace} onDone={shown.onDone} />;
+    case "restore":
+      return <RestoreDialog workspace={shown.workspace} archive={shown.archive} />;
     case "set-password":
       return <SetPasswordDialog user={shown.user} />;
     case "delete-user":
