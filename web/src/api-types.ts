@@ -16,7 +16,7 @@ export interface components {
             service: boolean;
         };
         /** @enum {string} */
-        Action: "session.opened" | "session.failed" | "session.locked" | "session.confirmation_failed" | "session.failures_counted" | "user.created" | "user.deleted" | "user.role_changed" | "user.password_changed" | "user.password_set" | "token.created" | "token.revoked" | "workspace.stopped" | "workspace.recovered" | "workspace.deleted" | "workspace.deleted_for_good" | "workspace.undeleted" | "limits.changed" | "security.weakened" | "security.restored";
+        Action: "session.opened" | "session.failed" | "session.locked" | "session.confirmation_failed" | "session.failures_counted" | "user.created" | "user.deleted" | "user.role_changed" | "user.password_changed" | "user.password_set" | "token.created" | "token.revoked" | "workspace.stopped" | "workspace.recovered" | "workspace.restored" | "workspace.deleted" | "workspace.deleted_for_good" | "workspace.undeleted" | "limits.changed" | "security.weakened" | "security.restored";
         /** @enum {string} */
         ActorKind: "user" | "admin" | "anonymous" | "cli" | "system";
         Alive: {
@@ -144,6 +144,18 @@ export interface components {
             epoch: number;
             heartbeat_at: string | null;
         };
+        LeaseList: {
+            items: components["schemas"]["LeaseView"][];
+        };
+        LeaseView: {
+            id: string;
+            reason: string;
+            actor: string;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            expires_at: string;
+        };
         LimitsView: {
             max_running_per_user: number;
             max_running_global: number;
@@ -168,6 +180,10 @@ export interface components {
             expires_at: string | null;
             last_used_at: string | null;
             token: string;
+        };
+        NewLease: {
+            seconds: number;
+            reason: string;
         };
         NewTokenBody: {
             name: string;
@@ -258,6 +274,12 @@ export interface components {
         };
         /** @enum {string} */
         RecoveryOption: "look_again" | "home" | "archive" | "empty";
+        Renewal: {
+            seconds: number;
+        };
+        Restore: {
+            archive_op_id: string;
+        };
         /** @enum {string} */
         Role: "user" | "admin";
         RunningLimits: {
@@ -282,6 +304,19 @@ export interface components {
         };
         SignedIn: {
             user: components["schemas"]["UserView"];
+        };
+        /** @enum {string} */
+        StandbyCode: "never" | "idle" | "command" | "lease" | "kept" | "limit";
+        StandbyView: {
+            at: string | null;
+            reason: string;
+            code: components["schemas"]["StandbyCode"];
+            ttl_seconds: number;
+            since: string | null;
+            until: string | null;
+            not_before: string | null;
+            commands: number;
+            lease_reason: string | null;
         };
         Timeline: {
             items: components["schemas"]["TimelineItem"][];
@@ -374,6 +409,7 @@ export interface components {
             progress: components["schemas"]["ProgressView"] | null;
             home: components["schemas"]["HomeView"] | null;
             has_archive: boolean;
+            archive_to_restore: string | null;
             url: string;
             /** Format: date-time */
             created_at: string;
@@ -385,6 +421,7 @@ export interface components {
             phase_changed_at: string;
             op_started_at: string | null;
             standby_at: string | null;
+            standby: components["schemas"]["StandbyView"] | null;
             archive_at: string | null;
             keep_until: string | null;
             standby_ttl_seconds: number | null;
@@ -416,6 +453,7 @@ export interface components {
             progress: components["schemas"]["ProgressView"] | null;
             home: components["schemas"]["DetailedHomeView"] | null;
             has_archive: boolean;
+            archive_to_restore: string | null;
             url: string;
             /** Format: date-time */
             created_at: string;
@@ -427,6 +465,7 @@ export interface components {
             phase_changed_at: string;
             op_started_at: string | null;
             standby_at: string | null;
+            standby: components["schemas"]["StandbyView"] | null;
             archive_at: string | null;
             keep_until: string | null;
             standby_ttl_seconds: number | null;
@@ -436,6 +475,114 @@ export interface components {
             version: number;
             memo: string;
             archive: components["schemas"]["CurrentArchiveView"] | null;
+        };
+        ExecList: {
+            items: components["schemas"]["ExecView"][];
+        };
+        ExecView: {
+            id: string;
+            workspace_id: string;
+            /** @enum {string} */
+            state: "running" | "exited" | "killed" | "lost";
+            exit_code: number | null;
+            reason: string | null;
+            /** Format: date-time */
+            created_at: string;
+            started_at: string | null;
+            ended_at: string | null;
+            stdout_bytes: number;
+            stderr_bytes: number;
+            dropped_bytes: number;
+            output_removed: boolean;
+            tty: boolean;
+            timeout_seconds: number | null;
+            started_by: string;
+            command: string[] | null;
+            cwd: string | null;
+        };
+        FileListView: {
+            path: string;
+            encoded: boolean;
+            /** @enum {string} */
+            kind: "file" | "directory" | "symlink" | "other";
+            size: number;
+            mode: string;
+            mtime: number;
+            etag: string;
+            target: string | null;
+            target_encoded: boolean;
+            entries: components["schemas"]["FileView"][];
+            truncated: boolean;
+        };
+        FileView: {
+            path: string;
+            encoded: boolean;
+            /** @enum {string} */
+            kind: "file" | "directory" | "symlink" | "other";
+            size: number;
+            mode: string;
+            mtime: number;
+            etag: string;
+            target: string | null;
+            target_encoded: boolean;
+        };
+        Move: {
+            /** @default  */
+            path?: string;
+            path_encoded?: string | null;
+            /** @default  */
+            to?: string;
+            to_encoded?: string | null;
+            /** @default false */
+            overwrite?: boolean;
+        };
+        NewCommand: {
+            command: string[] | string;
+            /** @default  */
+            cwd?: string;
+            env?: {
+                [key: string]: string;
+            };
+            tty?: components["schemas"]["Terminal"] | null;
+            /** @default true */
+            stdin?: boolean;
+            timeout_seconds?: number | null;
+            /** @default false */
+            wake?: boolean | string;
+            /** @default 45 */
+            wake_timeout_seconds?: number;
+            key?: string | null;
+        };
+        NewDirectory: {
+            /** @default  */
+            path?: string;
+            path_encoded?: string | null;
+            /** @default false */
+            parents?: boolean;
+            mode?: string | null;
+        };
+        SearchMatchView: {
+            path: string;
+            encoded: boolean;
+            /** @enum {string} */
+            kind: "file" | "directory" | "symlink" | "other";
+            line: number | null;
+            text: string | null;
+        };
+        SearchView: {
+            matches: components["schemas"]["SearchMatchView"][];
+            truncated: boolean;
+        };
+        SignalToSend: {
+            signal: number | string;
+        };
+        Terminal: {
+            rows: number;
+            cols: number;
+        };
+        UnpackedView: {
+            entries: number;
+            bytes: number;
         };
     };
     responses: never;
@@ -473,9 +620,12 @@ export type ImageView = components['schemas']['ImageView'];
 export type Images = components['schemas']['Images'];
 export type LargeEntryView = components['schemas']['LargeEntryView'];
 export type LeaderView = components['schemas']['LeaderView'];
+export type LeaseList = components['schemas']['LeaseList'];
+export type LeaseView = components['schemas']['LeaseView'];
 export type LimitsView = components['schemas']['LimitsView'];
 export type ListedAccountView = components['schemas']['ListedAccountView'];
 export type MadeToken = components['schemas']['MadeToken'];
+export type NewLease = components['schemas']['NewLease'];
 export type NewTokenBody = components['schemas']['NewTokenBody'];
 export type NewUser = components['schemas']['NewUser'];
 export type NewWorkspace = components['schemas']['NewWorkspace'];
@@ -489,12 +639,16 @@ export type Phase = components['schemas']['Phase'];
 export type ProgressView = components['schemas']['ProgressView'];
 export type Recovery = components['schemas']['Recovery'];
 export type RecoveryOption = components['schemas']['RecoveryOption'];
+export type Renewal = components['schemas']['Renewal'];
+export type Restore = components['schemas']['Restore'];
 export type Role = components['schemas']['Role'];
 export type RunningLimits = components['schemas']['RunningLimits'];
 export type Scope = components['schemas']['Scope'];
 export type SessionView = components['schemas']['SessionView'];
 export type SignIn = components['schemas']['SignIn'];
 export type SignedIn = components['schemas']['SignedIn'];
+export type StandbyCode = components['schemas']['StandbyCode'];
+export type StandbyView = components['schemas']['StandbyView'];
 export type Timeline = components['schemas']['Timeline'];
 export type TimelineItem = components['schemas']['TimelineItem'];
 export type TokenList = components['schemas']['TokenList'];
@@ -507,5 +661,17 @@ export type WorkspaceChanges = components['schemas']['WorkspaceChanges'];
 export type WorkspacePage = components['schemas']['WorkspacePage'];
 export type WorkspaceSummary = components['schemas']['WorkspaceSummary'];
 export type WorkspaceView = components['schemas']['WorkspaceView'];
+export type ExecList = components['schemas']['ExecList'];
+export type ExecView = components['schemas']['ExecView'];
+export type FileListView = components['schemas']['FileListView'];
+export type FileView = components['schemas']['FileView'];
+export type Move = components['schemas']['Move'];
+export type NewCommand = components['schemas']['NewCommand'];
+export type NewDirectory = components['schemas']['NewDirectory'];
+export type SearchMatchView = components['schemas']['SearchMatchView'];
+export type SearchView = components['schemas']['SearchView'];
+export type SignalToSend = components['schemas']['SignalToSend'];
+export type Terminal = components['schemas']['Terminal'];
+export type UnpackedView = components['schemas']['UnpackedView'];
 export type $defs = Record<string, never>;
 export type operations = Record<string, never>;

@@ -146,7 +146,10 @@ export const api = {
     request<DetailedWorkspace>("POST", workspacePath(id, "/extend"), { seconds }),
   timeline: (id: string, signal?: AbortSignal) =>
     request<Timeline>("GET", workspacePath(id, "/timeline"), undefined, signal),
-  archives: (id: string) => request<ArchiveList>("GET", workspacePath(id, "/archives")),
+  archives: (id: string, signal?: AbortSignal) =>
+    request<ArchiveList>("GET", workspacePath(id, "/archives"), undefined, signal),
+  restoreArchive: (id: string, archiveOpId: string) =>
+    request<DetailedWorkspace>("POST", workspacePath(id, "/restore"), { archive_op_id: archiveOpId }),
   images: () => request<Images>("GET", "/images"),
 
   users: (query: ListQuery, signal?: AbortSignal) =>

@@ -19,6 +19,7 @@ export function workspace(changes: Partial<Workspace> = {}): Workspace {
     progress: null,
     home: null,
     has_archive: false,
+    archive_to_restore: null,
     url: "http://localhost:8080/w/01j00000000000000000000001/",
     created_at: "2026-01-01T00:00:00Z",
     updated_at: "2026-01-01T00:00:00Z",

@@ -153,6 +153,22 @@ export const en = {
     none: "No archive of this workspace exists.",
     submit: "Recover",
   },
+  archives: {
+    title: "Archives",
+    none: "No archive yet.",
+    current: "current",
+    restore: "Restore",
+    restoreOf: (date: string) => `Restore the archive of ${date}`,
+    stopFirst: "Stop the workspace to restore one of its archives.",
+    pending: (date: string) => `The archive of ${date} is about to be restored.`,
+    confirmTitle: (name: string) => `Restore an archive of “${name}”?`,
+    confirmStopped: (date: string) =>
+      `First, the present home is archived. Then the archive of ${date} replaces it.`,
+    confirmArchived: (date: string) =>
+      `The archive of ${date} becomes the home. The home before it is already archived.`,
+    confirmKept: (period: string) =>
+      `The home before it stays in the list of archives, and is kept for at least ${period}. The IDE is not started.`,
+  },
   trash: {
     title: "Trash",
     text: "Deleted workspaces wait here until they are permanently deleted.",

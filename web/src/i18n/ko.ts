@@ -149,6 +149,20 @@ export const ko: Messages = {
     none: "이 워크스페이스의 보관본이 없습니다.",
     submit: "복구",
   },
+  archives: {
+    title: "보관본",
+    none: "아직 보관본이 없습니다.",
+    current: "현재",
+    restore: "복원",
+    restoreOf: (date) => `${date} 보관본 복원`,
+    stopFirst: "보관본을 복원하려면 먼저 워크스페이스를 중지하세요.",
+    pending: (date) => `곧 ${date} 보관본을 복원합니다.`,
+    confirmTitle: (name) => `“${name}” 보관본을 복원할까요?`,
+    confirmStopped: (date) => `지금 홈을 먼저 보관한 다음, ${date} 보관본으로 바꿉니다.`,
+    confirmArchived: (date) => `${date} 보관본을 홈으로 되돌립니다. 직전의 홈은 이미 보관되어 있습니다.`,
+    confirmKept: (period) =>
+      `직전의 홈은 보관본 목록에 남아 적어도 ${period} 동안 보존됩니다. IDE는 시작하지 않습니다.`,
+  },
   trash: {
     title: "휴지통",
     text: "삭제한 워크스페이스는 영구 삭제될 때까지 여기에 있습니다.",

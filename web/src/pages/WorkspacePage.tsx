@@ -1,4 +1,5 @@
 import { ActionButtons } from "../components/ActionButtons";
+import { Archives } from "../components/Archives";
 import { ConditionTable } from "../components/ConditionTable";
 import { ErrorNote } from "../components/ErrorNote";
 import { Facts } from "../components/Facts";
@@ -62,6 +63,10 @@ function Detail({ watched, workspace }: { watched: WatchedWorkspace; workspace: 
           <section class="panel">
             <h2>{text.detail.conditions}</h2>
             <ConditionTable conditions={workspace.conditions} />
+          </section>
+          <section class="panel">
+            <h2>{text.archives.title}</h2>
+            <Archives workspace={workspace} isOwner={isOwner} />
           </section>
           {isOwner && <SettingsForm workspace={workspace} />}
         </div>
