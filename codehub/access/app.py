@@ -16,6 +16,7 @@ from codehub.access.open_readers import OpenReaders
 from codehub.access.runtime import make_commands, make_files
 from codehub.access.services import AccessServices
 from codehub.asgi import errors
+from codehub.asgi.body_limit import BodyLimitMiddleware
 from codehub.asgi.call_admission import CallAdmissionMiddleware
 from codehub.asgi.credential_lookup import CredentialLookup
 from codehub.asgi.credential_revocation import CredentialRevocations
@@ -42,7 +43,8 @@ AGENTS_PER_USER: Final = 32
 AGENTS_PER_WORKSPACE: Final = 16
 """Calls about files under way. Each takes two processes of the workspace."""
 AGENTS_WAITING: Final = 128
-_ERROR_STATUSES: Final = (401, 403, 404, 409, 410, 412, 416, 422, 429, 502, 503, 504, 507)
+_STREAMED: Final = ("/stdin", "/files/content", "/files/tar")
+_ERROR_STATUSES: Final = (401, 403, 404, 409, 410, 412, 413, 416, 422, 429, 502, 503, 504, 507)
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": errors.ErrorEnvelope} for status in _ERROR_STATUSES
 }
@@ -63,7 +65,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(make_router())
     # Below the exception handlers, which turn a rejection into a response.
     app.router.middleware_stack = CallAdmissionMiddleware(
-        app.router.middleware_stack,
+        BodyLimitMiddleware(app.router.middleware_stack, is_streamed=_is_streamed),
         prefix=PREFIX,
         cookie_name=name,
         lookup=_credential_lookup,
@@ -83,6 +85,11 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(SecurityHeadersMiddleware)
     app.add_middleware(MetricsMiddleware, metrics=metrics)
     return app
+
+
+def _is_streamed(path: str) -> bool:
+    """Return whether a call's body is as long as what a command or a file takes."""
+    return path.endswith(_STREAMED)
 
 
 def make_router() -> APIRouter:

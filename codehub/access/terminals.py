@@ -14,6 +14,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
+import structlog
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 from pydantic import ValidationError
 
@@ -29,12 +30,15 @@ from codehub.domain.problems import Gone, InvalidState
 from codehub.domain.states import Phase
 from codehub.runtimes.command_runtime import STDOUT, CommandForgotten, ControlFailed
 
+logger = structlog.get_logger(__name__)
 router = APIRouter(prefix="/workspaces/{workspace_id}/execs/{exec_id}", tags=["execs"])
 
 SCREEN_BYTES: Final = 64 << 10
 """The output that is repeated. A large screen with colours takes a quarter of it."""
 INPUT_MESSAGES: Final = 16
 _NORMAL, _REVOKED = 1000, 1008
+_EXPECTED: Final = (WebSocketDisconnect, RuntimeError, CommandForgotten, ControlFailed)
+"""Errors of a client or a command that has gone."""
 
 
 class _Attachment:
@@ -73,7 +77,10 @@ class _Attachment:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        for error in results:
+            if isinstance(error, Exception) and not isinstance(error, _EXPECTED):
+                logger.error("a terminal failed", exec_id=self._row.id, exc_info=error)
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # the client is gone
             await self._websocket.close(_REVOKED if ended.is_set() else _NORMAL)
 

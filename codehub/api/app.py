@@ -25,13 +25,13 @@ from codehub.api import (
     workspace_actions,
     workspaces,
 )
-from codehub.api.body_limit import BodyLimitMiddleware
 from codehub.api.dashboard_files import Dashboard
 from codehub.api.metrics import ApiMetrics
 from codehub.api.open_streams import OpenStreams
 from codehub.api.services import Config, Services
 from codehub.api.sign_in_limit import SignInLimit
 from codehub.asgi import errors
+from codehub.asgi.body_limit import BodyLimitMiddleware
 from codehub.asgi.call_admission import CallAdmissionMiddleware
 from codehub.asgi.credential_lookup import CredentialLookup
 from codehub.asgi.credential_revocation import CredentialRevocations

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.clock import utc_now
 from codehub.database.credentials import Credential, find_same
+from codehub.database.engine import CONNECTION_ERRORS
 from codehub.database.notifications import NotificationListener
 
 logger = structlog.get_logger(__name__)
@@ -75,7 +77,14 @@ class CredentialRevocations:
         await self._check(list(self._watched()))
 
     async def _check_user(self, user_id: str) -> None:
-        await self._check([watcher for watcher in self._watched() if watcher.credential.user_id == user_id])
+        """Check the streams of a user. If the database does not answer, end them: clients reconnect."""
+        watchers = [watcher for watcher in self._watched() if watcher.credential.user_id == user_id]
+        try:
+            await self._check(watchers)
+        except (SQLAlchemyError, *CONNECTION_ERRORS) as error:
+            logger.warning("the streams of a user could not be checked, so they end", error=str(error))
+            for watcher in watchers:
+                watcher.ended()
 
     async def _check(self, watchers: list[_Watcher]) -> None:
         if not watchers:
@@ -108,10 +117,4 @@ class CredentialRevocations:
     def _start(self, check: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(check)
         self._checks.add(task)
-        task.add_done_callback(self._finish)
-
-    def _finish(self, task: "asyncio.Task[None]") -> None:
-        """Log a check that failed. The next heartbeat of each stream checks its credential again."""
-        self._checks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("the streams of a user could not be checked", error=str(error))
+        task.add_done_callback(self._checks.discard)

@@ -396,7 +396,7 @@ async def _check_settings(settings: Settings) -> None:
 def _reject_internal_listen(settings: Settings) -> None:
     if settings.internal_listen:
         raise CommandError(
-            "INTERNAL_LISTEN is for `codehub serve`: three parts cannot share one address. Unset it; under "
+            "INTERNAL_LISTEN is for `codehub serve`: four parts cannot share one address. Unset it; under "
             f"`codehub up` the parts listen on {settings.run_dir}/{{api,gateway,coordinator}}-internal.sock"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict, dataclass, field
 
 OUTPUT_BYTES = 16 << 20
@@ -39,6 +40,10 @@ class ExecRequest:
     """Deadline on this machine's monotonic clock. Later the caller has given up, so nothing starts."""
     output_bytes: int = OUTPUT_BYTES
     """The newest bytes of each stream that are kept."""
+
+    @property
+    def is_too_late(self) -> bool:
+        return self.start_until is not None and time.monotonic() > self.start_until
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -99,7 +99,7 @@ class RecordedCommands:
 
     def _list(self) -> Mapping[str, frozenset[str]]:
         found = {}
-        for path in self.root.iterdir():
+        for path in self.root.iterdir() if self.root.exists() else ():
             if is_label_id(path.name) and path.is_dir():
                 names = frozenset(entry.name for entry in os.scandir(path) if entry.is_dir())
                 found[path.name] = frozenset(name for name in names if is_path_id(name))

@@ -106,6 +106,7 @@ class DockerCommands(RecordedCommands):
     def _create_workspace_directory(self, workspace_id: str) -> None:
         """Create the directory for a workspace's commands, for this user and the access part's group."""
         path = self.workspace_directory(workspace_id)
+        self.prepare(None)
         with contextlib.suppress(FileExistsError):
             path.mkdir()
             path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o7 | 0o050)

@@ -34,6 +34,9 @@ def serve(connection: socket.socket) -> None:
     with connection.makefile() as reader:
         request = MonitorRequest.from_json(reader.read())
     _detach(request)
+    if request.command.is_too_late:
+        connection.sendall(f"{REFUSED}its start took too long".encode())
+        return
     directory = ExecDirectory(Path(request.directory))
     if not directory.create():
         connection.sendall(DUPLICATE.encode())

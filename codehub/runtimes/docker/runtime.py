@@ -97,7 +97,6 @@ class DockerRuntime:
         self._readiness_checks = asyncio.Semaphore(_MAX_READINESS_CHECKS)
         self._exit_messages: dict[str, str] = {}
         self.commands = DockerCommands(options.executions, options.url, installation_id)
-        self.commands.prepare(None)
 
     async def close(self) -> None:
         await self._pulls.close()

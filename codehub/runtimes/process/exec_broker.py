@@ -115,7 +115,7 @@ def _serve(connection: socket.socket, executions: Path, settings: ExecSettings) 
         file_broker.serve(connection, settings)
         return
     request = ExecRequest.from_json(line)
-    if request.start_until is not None and time.monotonic() > request.start_until:
+    if request.is_too_late:
         return
     set_command_line("codehub-exec", request.exec_id)
     os.umask(UMASK)

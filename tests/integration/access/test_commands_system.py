@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -203,7 +204,7 @@ def test_a_token_decides_alone_and_its_stream_ends_with_it(workspace: Workspace)
 
 
 def make_token(workspace: Workspace, *scopes: str) -> str:
-    made = workspace.api.post("/api/v1/tokens", json={"name": "ci", "scopes": list(scopes)})
+    made = workspace.api.post("/api/v1/tokens", json={"name": " ".join(scopes), "scopes": list(scopes)})
     assert made.status_code == 201, made.text
     token: str = made.json()["token"]
     return token
@@ -293,3 +294,62 @@ def test_a_slow_reader_gets_a_declared_gap_and_holds_nothing_back(workspace: Wor
         gaps += offset > received
         received, last = offset + len(answer.content), answer.content
     assert gaps == 1 and last.endswith(b"end\n")
+
+
+def test_only_the_owner_reaches_commands(workspace: Workspace) -> None:
+    """Another user sees nothing. An admin sees that a command runs, but not which, and reads nothing."""
+    made = workspace.api.post("/api/v1/users", json={"username": "bob", "password": "a good password"})
+    assert made.status_code == 201, made.text
+    exec_id = workspace.start("echo secret")
+    with contextlib.closing(workspace.system.client("bob", "a good password")) as bob:
+        calls = [
+            bob.get(f"{workspace.url}/execs"),
+            bob.post(f"{workspace.url}/execs", json={"command": "true"}),
+            bob.get(f"{workspace.url}/execs/{exec_id}/output"),
+            bob.post(f"{workspace.url}/execs/{exec_id}/stdin", content=b"x"),
+            bob.delete(f"{workspace.url}/execs/{exec_id}"),
+            bob.get(f"{workspace.url}/logs"),
+        ]
+        assert [call.status_code for call in calls] == [403] * len(calls)
+        own = Workspace(
+            workspace.system, bob, bob.post("/api/v1/workspaces", json={"name": "own"}).json()["id"]
+        )
+        wait_for(lambda: own.is_in("RUNNING"), "the workspace to run")
+        theirs = own.start("echo mine")
+    seen = workspace.api.get(f"{own.url}/execs/{theirs}")
+    assert (seen.status_code, seen.json()["command"]) == (200, None)
+    assert workspace.api.get(f"{own.url}/execs/{theirs}/output").status_code == 403
+    assert workspace.api.post(f"{own.url}/execs", json={"command": "true"}).status_code == 403
+    assert workspace.api.get(f"{own.url}/execs/{exec_id}").status_code == 404, (
+        "a command of another workspace"
+    )
+
+
+def test_logs_are_read_also_in_standby(workspace: Workspace) -> None:
+    wait_for(lambda: workspace.api.get(f"{workspace.url}/logs").status_code == 200, "the logs")
+    log = workspace.system.data_dir / "execs" / workspace.id / "output.log"
+    with log.open("a") as file:
+        file.write("a line of the IDE\n")
+    answer = workspace.api.get(f"{workspace.url}/logs?lines=1")
+    assert (answer.text, answer.headers["content-type"]) == (
+        "a line of the IDE\n",
+        "application/octet-stream",
+    )
+    workspace.wish("STANDBY")
+    wait_for(lambda: workspace.is_in("STANDBY"), "the workspace to stop")
+    assert "a line of the IDE" in workspace.api.get(f"{workspace.url}/logs").text
+
+
+def test_input_of_any_size_is_streamed_as_fast_as_the_command_takes_it(workspace: Workspace) -> None:
+    exec_id = workspace.start("sleep 1; wc -c")
+    size = 64 << 20
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(size >> 20):
+            yield bytes(1 << 20)
+
+    sent = workspace.api.post(f"{workspace.url}/execs/{exec_id}/stdin?close=true", content=pieces())
+    assert sent.status_code == 204, sent.text
+    assert workspace.output(exec_id).content == b"%d\n" % size
+    too_large = workspace.post("true", env={"A": "x" * (1 << 20)})
+    assert too_large.status_code == 413, "what is not streamed is bounded"

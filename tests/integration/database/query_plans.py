@@ -63,12 +63,12 @@ _OTHERS = """
     INSERT INTO archives
         (archive_op_id, workspace_id, archive_key, sha256, bytes, unpacked, entries, created_at)
         SELECT id, id, archive_key, 'x', 1, 1, 1, created_at FROM workspaces WHERE archive_key IS NOT NULL;
-    INSERT INTO execs (id, workspace_id, actor_id, actor_name, by_token, command, cwd, tty, state,
-                       created_at, seen_at)
-        SELECT 'exec-' || number, id, owner_id, owner_id, true, '[]', '/', false,
-            CASE WHEN phase = 'RUNNING' AND number % 2 = 0 THEN 'running' ELSE 'exited' END, created_at,
-            created_at
-        FROM workspaces;
+    INSERT INTO execs (id, workspace_id, actor_id, actor_name, by_token, command, cwd, tty, key, body_hash,
+                       state, created_at, seen_at, ended_at)
+        SELECT 'held-' || number, id, owner_id, owner_id, true, '[]', '/', false, 'key-' || number, 'x',
+            CASE WHEN runs THEN 'running' ELSE 'exited' END, created_at, created_at,
+            CASE WHEN NOT runs THEN timestamptz '{newest}' - number * interval '1 minute' END
+        FROM (SELECT *, phase = 'RUNNING' AND number % 2 = 0 AS runs FROM workspaces) made;
     INSERT INTO leases (id, workspace_id, actor_id, actor_name, reason, created_at, expires_at)
         SELECT 'lease-' || number, id, owner_id, owner_id, 'a build', created_at,
             timestamptz '{newest}' + number * interval '1 second'
@@ -79,14 +79,6 @@ _OTHERS = """
     INSERT INTO tokens (id, user_id, name, token_hash, prefix, scopes, created_at, created_by)
         SELECT 'token-' || n, 'owner-' || n % {owners}, 'ci', sha256(n::text::bytea), 'chub_abc', '{{read}}',
             timestamptz '{newest}', 'owner-5'
-        FROM generate_series(1, 20000) n;
-    INSERT INTO execs (id, workspace_id, actor_id, actor_name, by_token, command, cwd, tty, key, body_hash,
-                       state, created_at, started_at, ended_at, seen_at)
-        SELECT 'exec-' || n, lpad(md5((n % 500)::text), 26, '0'), 'owner-' || n % 500, 'x', false, '["true"]',
-            '', false, 'key-' || n, 'x', CASE WHEN n % 100 = 5 THEN 'running' ELSE 'exited' END,
-            timestamptz '{newest}', timestamptz '{newest}',
-            CASE WHEN n % 100 <> 5 THEN timestamptz '{newest}' - n * interval '1 minute' END,
-            timestamptz '{newest}'
         FROM generate_series(1, 20000) n;
     INSERT INTO login_failures (key, failures, last_failed_at)
         SELECT 'somebody@' || n, 1, timestamptz '{newest}' FROM generate_series(1, 20000) n;

@@ -168,6 +168,7 @@ def test_the_parts_cannot_read_what_is_not_theirs(system: System) -> None:
     assert started.status_code == 201, started.text
     commands = data_dir / "execs" / owner.id
     command = commands / started.json()["id"]
+    wait_for((command / "stdout.0").exists, "the command to write")
 
     paths = [path for path in paths_below(data_dir) if "/postgres/base/" not in path]
     paths += [f"/proc/{pids[part]}/environ" for part in ("coordinator", "gateway", "api", "access")]

@@ -48,7 +48,7 @@ def test_a_first_start_prints_the_password_once_and_a_second_up_is_rejected(
     for check in ("coordinator", "archives", "volumes", "runtime", "disk", "gc"):
         assert f"ok    {check}: " in output
 
-    for part in ("api", "gateway", "coordinator"):
+    for part in ("api", "access", "gateway", "coordinator"):
         assert json.loads(system.internal(part, "/healthz")[1]) == {"status": "ok"}
         status, body = system.internal(part, "/readyz")
         assert status == 200 and json.loads(body)["degraded"] == [], body

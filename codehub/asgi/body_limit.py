@@ -1,6 +1,7 @@
 """Bounds on request bodies, before they are parsed: size, duration, and who may send one."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -27,14 +28,21 @@ class BodyLimitMiddleware:
     read. The handler gets no other, and answers with 401.
     """
 
-    def __init__(self, app: ASGIApp, *, login_path: str) -> None:
+    def __init__(
+        self, app: ASGIApp, *, login_path: str = "", is_streamed: Callable[[str], bool] = lambda _path: False
+    ) -> None:
+        """`is_streamed` returns whether a path takes bodies of any size, in pieces."""
         self._app = app
         self._login_path = login_path
+        self._is_streamed = is_streamed
         self._unfinished: dict[asyncio.Timeout, None] = {}
         """Timeouts of the sign-ins that are being read, oldest first."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            await self._app(scope, receive, send)
+            return
+        if admitted_credential(scope) is not None and self._is_streamed(scope["path"]):
             await self._app(scope, receive, send)
             return
         most = self._max_size(scope)

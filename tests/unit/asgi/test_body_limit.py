@@ -6,8 +6,8 @@ import json
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from codehub.api import body_limit
-from codehub.api.body_limit import BodyLimitMiddleware
+from codehub.asgi import body_limit
+from codehub.asgi.body_limit import BodyLimitMiddleware
 from tests.waiting import PATIENCE, until
 
 LOGIN = "/api/v1/login"
