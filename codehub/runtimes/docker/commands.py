@@ -138,15 +138,20 @@ class DockerCommands(RecordedCommands):
     def _end_orphans(self) -> None:
         for workspace in self.root.iterdir() if self.root.exists() else ():
             for directory in self._noted(workspace):
-                note = exec_note.read(directory)
-                if note is None or _is_running(directory):
-                    continue
                 try:
-                    note.end_processes(EngineHttp(self.url))
+                    self._end_orphan(directory)
                 except OSError as error:
                     logger.warning("a command without a monitor may run on", error=str(error))
-                    continue
-                exec_note.remove(directory)
+
+    def _end_orphan(self, directory: ExecDirectory) -> None:
+        note = exec_note.read(directory)
+        if note is not None and not _is_running(directory):
+            note.end_processes(EngineHttp(self.url))
+            exec_note.remove(directory)
+
+    async def forget_command(self, workspace_id: str, exec_id: str) -> None:
+        await asyncio.to_thread(self._end_orphan, self.directory(workspace_id, exec_id))
+        await super().forget_command(workspace_id, exec_id)
 
     def _noted(self, workspace: Path) -> Iterator[ExecDirectory]:
         """Yield the commands of a workspace that are not known to have ended."""
