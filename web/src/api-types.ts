@@ -13,9 +13,10 @@ export interface components {
             role: components["schemas"]["Role"];
             /** Format: date-time */
             created_at: string;
+            service: boolean;
         };
         /** @enum {string} */
-        Action: "session.opened" | "session.failed" | "session.locked" | "session.confirmation_failed" | "session.failures_counted" | "user.created" | "user.deleted" | "user.role_changed" | "user.password_changed" | "user.password_set" | "workspace.stopped" | "workspace.recovered" | "workspace.deleted" | "workspace.deleted_for_good" | "workspace.undeleted" | "limits.changed" | "security.weakened" | "security.restored";
+        Action: "session.opened" | "session.failed" | "session.locked" | "session.confirmation_failed" | "session.failures_counted" | "user.created" | "user.deleted" | "user.role_changed" | "user.password_changed" | "user.password_set" | "token.created" | "token.revoked" | "workspace.stopped" | "workspace.recovered" | "workspace.deleted" | "workspace.deleted_for_good" | "workspace.undeleted" | "limits.changed" | "security.weakened" | "security.restored";
         /** @enum {string} */
         ActorKind: "user" | "admin" | "anonymous" | "cli" | "system";
         Alive: {
@@ -62,6 +63,13 @@ export interface components {
             kind: string;
             id: string | null;
             name: string;
+        };
+        CallerTokenView: {
+            id: string;
+            name: string;
+            scopes: components["schemas"]["Scope"][];
+            workspaces: string[] | null;
+            expires_at: string | null;
         };
         /** @enum {string} */
         CheckName: "database" | "schema" | "redis" | "database_space" | "coordinator" | "storage" | "archives" | "volumes" | "runtime" | "disk" | "gc";
@@ -136,6 +144,18 @@ export interface components {
             epoch: number;
             heartbeat_at: string | null;
         };
+        LeaseList: {
+            items: components["schemas"]["LeaseView"][];
+        };
+        LeaseView: {
+            id: string;
+            reason: string;
+            actor: string;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            expires_at: string;
+        };
         LimitsView: {
             max_running_per_user: number;
             max_running_global: number;
@@ -146,16 +166,41 @@ export interface components {
             role: components["schemas"]["Role"];
             /** Format: date-time */
             created_at: string;
+            service: boolean;
             archive_bytes: number;
+        };
+        MadeToken: {
+            id: string;
+            name: string;
+            prefix: string;
+            scopes: components["schemas"]["Scope"][];
+            workspaces: string[] | null;
+            /** Format: date-time */
+            created_at: string;
+            expires_at: string | null;
+            last_used_at: string | null;
+            token: string;
+        };
+        NewLease: {
+            seconds: number;
+            reason: string;
+        };
+        NewTokenBody: {
+            name: string;
+            scopes: ("read" | "manage" | "use" | "admin")[];
+            workspaces?: string[] | null;
+            expires_in_days?: number | null;
         };
         NewUser: {
             username: string;
-            password: string;
+            password?: string | null;
             /**
              * @default user
              * @enum {string}
              */
             role?: "user" | "admin";
+            /** @default false */
+            service?: boolean;
         };
         NewWorkspace: {
             name: string;
@@ -213,6 +258,9 @@ export interface components {
             current: string;
             new: string;
         };
+        PasswordConfirmation: {
+            password: string;
+        };
         /** @enum {string} */
         Phase: "PENDING" | "ARCHIVED" | "STANDBY" | "RUNNING" | "ERROR" | "DELETING" | "DELETED";
         ProgressView: {
@@ -226,14 +274,20 @@ export interface components {
         };
         /** @enum {string} */
         RecoveryOption: "look_again" | "home" | "archive" | "empty";
+        Renewal: {
+            seconds: number;
+        };
         /** @enum {string} */
         Role: "user" | "admin";
         RunningLimits: {
             max_running_per_user: number;
             running: number;
         };
+        /** @enum {string} */
+        Scope: "read" | "manage" | "use" | "admin";
         SessionView: {
             user: components["schemas"]["UserView"];
+            token: components["schemas"]["CallerTokenView"] | null;
             limits: components["schemas"]["RunningLimits"];
             archives: components["schemas"]["ArchiveUsage"];
             ttl: components["schemas"]["TtlDefaultsView"];
@@ -248,6 +302,19 @@ export interface components {
         SignedIn: {
             user: components["schemas"]["UserView"];
         };
+        /** @enum {string} */
+        StandbyCode: "never" | "idle" | "command" | "lease" | "kept" | "limit";
+        StandbyView: {
+            at: string | null;
+            reason: string;
+            code: components["schemas"]["StandbyCode"];
+            ttl_seconds: number;
+            since: string | null;
+            until: string | null;
+            not_before: string | null;
+            commands: number;
+            lease_reason: string | null;
+        };
         Timeline: {
             items: components["schemas"]["TimelineItem"][];
         };
@@ -258,6 +325,20 @@ export interface components {
             event: string;
             message: string;
             operation: components["schemas"]["Operation"] | null;
+        };
+        TokenList: {
+            items: components["schemas"]["TokenView"][];
+        };
+        TokenView: {
+            id: string;
+            name: string;
+            prefix: string;
+            scopes: components["schemas"]["Scope"][];
+            workspaces: string[] | null;
+            /** Format: date-time */
+            created_at: string;
+            expires_at: string | null;
+            last_used_at: string | null;
         };
         TtlDefaultsView: {
             standby_seconds: number;
@@ -336,6 +417,7 @@ export interface components {
             phase_changed_at: string;
             op_started_at: string | null;
             standby_at: string | null;
+            standby: components["schemas"]["StandbyView"] | null;
             archive_at: string | null;
             keep_until: string | null;
             standby_ttl_seconds: number | null;
@@ -378,6 +460,7 @@ export interface components {
             phase_changed_at: string;
             op_started_at: string | null;
             standby_at: string | null;
+            standby: components["schemas"]["StandbyView"] | null;
             archive_at: string | null;
             keep_until: string | null;
             standby_ttl_seconds: number | null;
@@ -406,6 +489,7 @@ export type AuditActor = components['schemas']['AuditActor'];
 export type AuditEntryView = components['schemas']['AuditEntryView'];
 export type AuditPage = components['schemas']['AuditPage'];
 export type AuditTarget = components['schemas']['AuditTarget'];
+export type CallerTokenView = components['schemas']['CallerTokenView'];
 export type CheckName = components['schemas']['CheckName'];
 export type CheckView = components['schemas']['CheckView'];
 export type ConditionName = components['schemas']['ConditionName'];
@@ -423,8 +507,13 @@ export type ImageView = components['schemas']['ImageView'];
 export type Images = components['schemas']['Images'];
 export type LargeEntryView = components['schemas']['LargeEntryView'];
 export type LeaderView = components['schemas']['LeaderView'];
+export type LeaseList = components['schemas']['LeaseList'];
+export type LeaseView = components['schemas']['LeaseView'];
 export type LimitsView = components['schemas']['LimitsView'];
 export type ListedAccountView = components['schemas']['ListedAccountView'];
+export type MadeToken = components['schemas']['MadeToken'];
+export type NewLease = components['schemas']['NewLease'];
+export type NewTokenBody = components['schemas']['NewTokenBody'];
 export type NewUser = components['schemas']['NewUser'];
 export type NewWorkspace = components['schemas']['NewWorkspace'];
 export type Operation = components['schemas']['Operation'];
@@ -432,17 +521,24 @@ export type Outcome = components['schemas']['Outcome'];
 export type OverviewView = components['schemas']['OverviewView'];
 export type OwnerView = components['schemas']['OwnerView'];
 export type PasswordChange = components['schemas']['PasswordChange'];
+export type PasswordConfirmation = components['schemas']['PasswordConfirmation'];
 export type Phase = components['schemas']['Phase'];
 export type ProgressView = components['schemas']['ProgressView'];
 export type Recovery = components['schemas']['Recovery'];
 export type RecoveryOption = components['schemas']['RecoveryOption'];
+export type Renewal = components['schemas']['Renewal'];
 export type Role = components['schemas']['Role'];
 export type RunningLimits = components['schemas']['RunningLimits'];
+export type Scope = components['schemas']['Scope'];
 export type SessionView = components['schemas']['SessionView'];
 export type SignIn = components['schemas']['SignIn'];
 export type SignedIn = components['schemas']['SignedIn'];
+export type StandbyCode = components['schemas']['StandbyCode'];
+export type StandbyView = components['schemas']['StandbyView'];
 export type Timeline = components['schemas']['Timeline'];
 export type TimelineItem = components['schemas']['TimelineItem'];
+export type TokenList = components['schemas']['TokenList'];
+export type TokenView = components['schemas']['TokenView'];
 export type TtlDefaultsView = components['schemas']['TtlDefaultsView'];
 export type UserChanges = components['schemas']['UserChanges'];
 export type UserPage = components['schemas']['UserPage'];

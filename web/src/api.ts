@@ -7,6 +7,7 @@ import type {
   AuditQuery,
   DetailedWorkspace,
   Images,
+  LeaseList,
   NewUser,
   NewWorkspace,
   Overview,
@@ -132,6 +133,10 @@ export const api = {
   timeline: (id: string, signal?: AbortSignal) =>
     request<Timeline>("GET", workspacePath(id, "/timeline"), undefined, signal),
   archives: (id: string) => request<ArchiveList>("GET", workspacePath(id, "/archives")),
+  leases: (id: string, signal?: AbortSignal) =>
+    request<LeaseList>("GET", workspacePath(id, "/leases"), undefined, signal),
+  deleteLease: (id: string, leaseId: string) =>
+    request<void>("DELETE", workspacePath(id, `/leases/${encodeURIComponent(leaseId)}`)),
   images: () => request<Images>("GET", "/images"),
 
   users: (query: ListQuery, signal?: AbortSignal) =>

@@ -218,6 +218,6 @@ SCENARIOS = (
     _scenario(
         "archived, an empty database", ARCHIVED, {}, gc=3, time=2, empty_database=1, trouble=1, crash=1
     ),
-    _scenario("running, commands and leases", RUNNING, TTL, hold=2, time=2, ttl=2, request=1),
+    _scenario("running, commands and leases", RUNNING, TTL, hold=2),
 )
 """The largest first, so that two processes finish together."""
