@@ -20,6 +20,7 @@ from codehub.domain import (
     ttl,
     volume_leftovers,
 )
+from codehub.domain.awake import FOREVER, NO_HOLDS
 from codehub.domain.decision import Decision, record_failure, without_errors
 from codehub.domain.effects import DeleteVolume
 from codehub.domain.error_policy import Failure
@@ -39,6 +40,7 @@ from tests.simulation.model.scenarios import (
 )
 from tests.simulation.model.search import explore
 from tests.simulation.model.state_parts import (
+    Activity,
     Arc,
     Disk,
     Gc,
@@ -49,6 +51,7 @@ from tests.simulation.model.state_parts import (
     Row,
     Store,
     Stored,
+    TtlSnapshot,
 )
 
 Patch = tuple[ModuleType | type, str, Any]
@@ -244,6 +247,30 @@ def _hung_replaced_repeatedly() -> list[Patch]:
     return [(hung_ide, "_replace_own_ide", replace_own)]
 
 
+def _holds_are_not_read() -> list[Patch]:
+    return [(runners, "holds_of", lambda activity: NO_HOLDS)]
+
+
+def _holds_are_not_compared() -> list[Patch]:
+    real = runners.nothing_has_changed
+
+    def nothing_has_changed(seen: TtlSnapshot, row: Row, activity: Activity) -> bool:
+        return real(seen._replace(held=activity.held), row, activity)
+
+    return [(runners, "nothing_has_changed", nothing_has_changed)]
+
+
+def _ttl_counts_from_the_last_use() -> list[Patch]:
+    def busy_until(workspace: Any, awake: Any) -> Any:
+        return max(ttl._idle_since(workspace), awake.until)
+
+    return [(ttl, "busy_until", busy_until)]
+
+
+def _no_limit() -> list[Patch]:
+    return [(ttl, "awake_limit", lambda workspace, defaults: FOREVER)]
+
+
 FOREIGN_HOME = {
     **ARCHIVED,
     "disk": Disk(b"a", Generation(Op(1), Arc(1)), fence=1),
@@ -318,6 +345,14 @@ PLANTED_BUGS = [
         "start", {"request": 1}, values=STANDBY), _slow_counts_as_hung),
     PlantedBug("hung_ide_replaced_again_and_again", ONCE, Scenario(
         "hung", {"request": 1, "trouble": 2, "timeout": 2}, values=STANDBY), _hung_replaced_repeatedly),
+    PlantedBug("commands_and_leases_hold_nothing", "a command or lease keeps a workspace", Scenario(
+        "holds", {"hold": 1, "ttl": 1, "time": 1}, values=RUNNING), _holds_are_not_read),
+    PlantedBug("hold_that_begins_while_a_ttl_fires", "a command or lease that begins", Scenario(
+        "late hold", {"hold": 1, "ttl": 1, "time": 1}, values=RUNNING), _holds_are_not_compared),
+    PlantedBug("stopped_as_soon_as_a_hold_ends", "the TTL counts from the end of the last hold", Scenario(
+        "end of a hold", {"hold": 1, "ttl": 1, "time": 1}, values=RUNNING), _ttl_counts_from_the_last_use),
+    PlantedBug("programs_without_a_limit", "programs keep a workspace running no longer", Scenario(
+        "limit", {"hold": 1, "ttl": 1, "time": 1}, values=RUNNING), _no_limit),
 ]  # fmt: skip
 NAMES = [bug.name for bug in PLANTED_BUGS]
 

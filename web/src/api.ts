@@ -7,6 +7,7 @@ import type {
   AuditQuery,
   DetailedWorkspace,
   Images,
+  LeaseList,
   MadeToken,
   NewToken,
   NewUser,
@@ -150,6 +151,10 @@ export const api = {
     request<ArchiveList>("GET", workspacePath(id, "/archives"), undefined, signal),
   restoreArchive: (id: string, archiveOpId: string) =>
     request<DetailedWorkspace>("POST", workspacePath(id, "/restore"), { archive_op_id: archiveOpId }),
+  leases: (id: string, signal?: AbortSignal) =>
+    request<LeaseList>("GET", workspacePath(id, "/leases"), undefined, signal),
+  deleteLease: (id: string, leaseId: string) =>
+    request<void>("DELETE", workspacePath(id, `/leases/${encodeURIComponent(leaseId)}`)),
   images: () => request<Images>("GET", "/images"),
 
   users: (query: ListQuery, signal?: AbortSignal) =>

@@ -26,6 +26,7 @@ export function workspace(changes: Partial<Workspace> = {}): Workspace {
     last_access_at: "2026-01-01T00:00:00Z",
     phase_changed_at: "2026-01-01T00:00:00Z",
     standby_at: null,
+    standby: null,
     archive_at: null,
     keep_until: null,
     standby_ttl_seconds: null,

@@ -18,6 +18,7 @@ from tests.simulation.model.state_parts import (
     Row,
     Store,
     Ttl,
+    TtlSnapshot,
 )
 from tests.unit.domain import oracle
 
@@ -113,8 +114,33 @@ def check_expiry(ttl: Ttl, expiry: DesiredState, row: Row, activity: Activity) -
         return "the idle time starts at RUNNING: it had only just started"
     if not ttl.recent_report:
         return "nothing expires while a gateway is silent"
-    used = ttl.reported is not None and (activity.idle is None or ttl.reported > activity.idle)
-    return "a use that was reported keeps a workspace running" if used else None
+    long_ago = max(activity.idle or 0, activity.limit or 0)
+    if ttl.reported is not None and ttl.reported > long_ago:
+        return "a use that was reported keeps a workspace running"
+    if activity.is_held:
+        return "a command or lease keeps a workspace running"
+    ended = activity.idle is None or activity.held > activity.idle
+    if ended and not activity.is_without_person:
+        return "the TTL counts from the end of the last hold"
+    return None
+
+
+def check_no_expiry(ttl: Ttl, row: Row, activity: Activity) -> str | None:
+    """Check that programs do not keep it running without a person."""
+    runs = row.phase is Phase.RUNNING and row.desired is DesiredState.RUNNING and row.phase_due
+    may_stop = runs and row.operation is Operation.NONE and not row.deleted and ttl.recent_report
+    if may_stop and activity.is_without_person:
+        return "programs keep a workspace running no longer than they may"
+    return None
+
+
+def check_late_expiry(seen: TtlSnapshot, row: Row, activity: Activity) -> str | None:
+    """Check that nothing has begun since the decision."""
+    if row.desired is not seen.desired:
+        return f"a TTL never overwrites a newer request: {row.desired}"
+    if seen.expiry is DesiredState.STANDBY and activity.is_held:
+        return "a command or lease that begins while a TTL fires wins"
+    return None
 
 
 def check_commit(

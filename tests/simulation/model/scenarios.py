@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from codehub.domain.states import DesiredState, Phase
-from tests.simulation.model import controller, disturbances, effects, runners, storage, user_actions
+from tests.simulation.model import (
+    controller,
+    disturbances,
+    effects,
+    programs,
+    runners,
+    storage,
+    user_actions,
+)
 from tests.simulation.model.convergence import settles
 from tests.simulation.model.engine import Model, State
 from tests.simulation.model.row_conversion import NEW_ROW
@@ -33,7 +41,7 @@ from tests.simulation.model.state_parts import (
     Ttl,
 )
 
-RULES_FROM = (controller, effects, storage, user_actions, disturbances, runners)
+RULES_FROM = (controller, effects, storage, user_actions, programs, disturbances, runners)
 DISTURBANCES = ("crash", "hang", "fault", "unseen", "outside", "kill", "die", "timeout")
 
 
@@ -55,6 +63,7 @@ class Budget(NamedTuple):
     ttl: int = 0
     gc: int = 0
     use: int = 0
+    hold: int = 0
     empty_database: int = 0
     restore: int = 0
 
@@ -226,5 +235,6 @@ SCENARIOS = (
     _scenario(
         "archived, an empty database", ARCHIVED, {}, gc=3, time=2, empty_database=1, trouble=1, crash=1
     ),
+    _scenario("running, commands and leases", RUNNING, TTL, hold=2),
 )
 """The largest first, so that two processes finish together."""

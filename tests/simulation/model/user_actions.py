@@ -47,8 +47,8 @@ def _allowed_steps(steps: Iterator[Step]) -> Iterator[Step]:
 
 def _record_use(activity: Activity) -> Activity:
     """Count a start, a wake-up, a recovery or an undelete as activity."""
-    now = Stamp(activity.newest + 1)
-    return activity._replace(last_access=now, newest=now)
+    now = activity.now
+    return activity._replace(last_access=now, newest=now, person=now)
 
 
 def _desired_states(row: Row, activity: Activity) -> Iterator[Step]:
@@ -139,7 +139,7 @@ def write(container: Container | None, disk: Disk, expected: Expected) -> Iterat
 @rule("activity", needs="use")
 def use(activity: Activity) -> Iterator[Step]:
     """Use the workspace through the gateway, which reports it later."""
-    now = Stamp(activity.newest + 1)
+    now = activity.now
     yield step("the gateway notes activity", "use", activity=activity._replace(unsent=now, newest=now))
 
 

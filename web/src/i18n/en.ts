@@ -72,7 +72,7 @@ export const en = {
     removed: (name: string) => `${name} was moved to the trash`,
   },
   card: {
-    standbyIn: (time: string) => `Pauses in ${time}`,
+    standbyIn: (time: string) => `Pauses in ${time} if unused`,
     archiveIn: (time: string) => `Archives in ${time}`,
     due: { standby: "About to pause", archive: "About to archive" },
     lastUsed: (time: string) => `Last used ${time}`,
@@ -92,6 +92,25 @@ export const en = {
     files: (n: string) => `${n} files`,
     owner: (name: string) => `Owner: ${name}`,
     home: (size: string) => `Home: ${size}`,
+  },
+  standby: {
+    never: "Never pauses when unused",
+    command: (n: number, since: string, ttl: string) =>
+      n === 1
+        ? `Running a command since ${since}; pauses ${ttl} after it ends.`
+        : `Running ${n} commands since ${since}; pauses ${ttl} after the last one ends.`,
+    notBefore: (at: string) => `Not before ${at}.`,
+    atTheLatest: (at: string) => `At the latest at ${at}.`,
+    lease: (until: string, reason: string) => `Kept awake by a lease until ${until}: ${reason}`,
+    kept: (until: string) => `Kept running until ${until}, because someone extended it`,
+    limit: (since: string, until: string, at: string) =>
+      `No person has used it since ${since}. Programs keep it awake until ${until} and no longer. Pauses at ${at}.`,
+  },
+  leases: {
+    title: "Leases",
+    until: (time: string) => `Until ${time}`,
+    delete: "Delete",
+    deleteOf: (reason: string) => `Delete the lease: ${reason}`,
   },
   actions: {
     open: "Open",

@@ -68,7 +68,7 @@ export const ko: Messages = {
     removed: (name) => `${name}: 휴지통으로 옮겨졌습니다`,
   },
   card: {
-    standbyIn: (time) => `${time} 후 일시 중지`,
+    standbyIn: (time) => `사용하지 않으면 ${time} 후 일시 중지`,
     archiveIn: (time) => `${time} 후 보관`,
     due: { standby: "곧 일시 중지", archive: "곧 보관" },
     lastUsed: (time) => `${time} 사용함`,
@@ -88,6 +88,25 @@ export const ko: Messages = {
     files: (n) => `파일 ${n}개`,
     owner: (name) => `소유자: ${name}`,
     home: (size) => `홈: ${size}`,
+  },
+  standby: {
+    never: "사용하지 않아도 일시 중지되지 않음",
+    command: (n, since, ttl) =>
+      n === 1
+        ? `${since}부터 명령 실행 중. 명령이 끝나고 ${ttl} 후 일시 중지됩니다.`
+        : `${since}부터 명령 ${n}개 실행 중. 마지막 명령이 끝나고 ${ttl} 후 일시 중지됩니다.`,
+    notBefore: (at) => `${at} 전에는 중지되지 않습니다.`,
+    atTheLatest: (at) => `늦어도 ${at}에는 중지됩니다.`,
+    lease: (until, reason) => `임대로 ${until}까지 실행 유지: ${reason}`,
+    kept: (until) => `연장되어 ${until}까지 실행 유지`,
+    limit: (since, until, at) =>
+      `${since} 이후 사용한 사람이 없습니다. 프로그램만으로는 ${until}까지만 실행이 유지됩니다. ${at}에 일시 중지됩니다.`,
+  },
+  leases: {
+    title: "임대",
+    until: (time) => `${time}까지`,
+    delete: "삭제",
+    deleteOf: (reason) => `임대 삭제: ${reason}`,
   },
   actions: {
     open: "열기",

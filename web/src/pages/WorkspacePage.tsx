@@ -5,6 +5,7 @@ import { ErrorNote } from "../components/ErrorNote";
 import { Facts } from "../components/Facts";
 import { HomeNotice } from "../components/HomeSize";
 import { Icon } from "../components/Icon";
+import { Leases } from "../components/Leases";
 import { MemoPanel } from "../components/MemoPanel";
 import { PageTitle } from "../components/PageTitle";
 import { PhaseChip } from "../components/PhaseChip";
@@ -68,6 +69,7 @@ function Detail({ watched, workspace }: { watched: WatchedWorkspace; workspace: 
             <h2>{text.archives.title}</h2>
             <Archives workspace={workspace} isOwner={isOwner} />
           </section>
+          {isOwner && workspace.phase === "RUNNING" && <Leases workspace={workspace} />}
           {isOwner && <SettingsForm workspace={workspace} />}
         </div>
       </div>
