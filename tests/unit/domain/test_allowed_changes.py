@@ -30,6 +30,7 @@ from tests.unit.domain.builders import (
 CODES = {
     "UNAUTHORIZED": 401,
     "FORBIDDEN": 403,
+    "PASSWORD_REQUIRED": 403,
     "WORKSPACE_NOT_FOUND": 404,
     "NOT_FOUND": 404,
     "OPERATION_IN_PROGRESS": 409,

@@ -271,6 +271,7 @@ export const en = {
     title: "API tokens",
     about:
       "A program uses a token in your place. A new password does not end your tokens: revoke those that you do not use.",
+    aboutService: "Programs use these tokens to act as this service account.",
     none: "No tokens.",
     created: (day: string) => `Made ${day}`,
     expires: (day: string) => `expires ${day}`,

@@ -264,6 +264,7 @@ export const ko: Messages = {
     title: "API 토큰",
     about:
       "토큰은 프로그램이 나를 대신해 쓰는 열쇠입니다. 비밀번호를 바꿔도 토큰은 그대로이니, 쓰지 않는 토큰은 폐기하세요.",
+    aboutService: "프로그램은 이 토큰으로 이 서비스 계정의 권한을 씁니다.",
     none: "토큰이 없습니다.",
     created: (day) => `${day}에 만듦`,
     expires: (day) => `${day}에 만료`,
