@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ logger = structlog.get_logger(__name__)
 
 PREFIX: Final = "/api/v1"
 POOL_SIZE: Final = 20
+THREADS: Final = 32
 CALLS_AT_ONCE: Final = 512
 """Per user, streams among them. A call beyond is rejected, and does not wait."""
 QUERIES_AT_ONCE: Final = 8
@@ -107,6 +109,9 @@ def _credential_lookup(scope: Scope) -> CredentialLookup:
 def _lifespan(settings: Settings) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        # Each reader of output reads from a disk. The default pool has a few threads only.
+        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="access")
+        asyncio.get_running_loop().set_default_executor(pool)
         engine = create_engine(
             settings.database_url, pool_size=POOL_SIZE, statement_seconds=STATEMENT_SECONDS
         )

@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.clock import utc_now
 from codehub.database import exec_gate, exec_queries
-from codehub.database.engine import CONNECTION_ERRORS
 from codehub.domain.execs import Exec, ExecObservation, ExecState, refreshed
 from codehub.domain.problems import Problem
 from codehub.runtimes.command_runtime import CommandRuntime, CommandStatus
@@ -33,7 +32,7 @@ async def refresh_row(engine: AsyncEngine, commands: CommandRuntime, row: Exec) 
     if not changes:
         return row
     fresh = replace(row, **changes)
-    if fresh.state is row.state and now - row.seen_at < SEEN_EVERY:
+    if fresh == row or (fresh.state is row.state and now - row.seen_at < SEEN_EVERY):
         return fresh
     async with engine.begin() as conn:
         saved = await exec_gate.save_refreshed(conn, row, changes, now=now)
@@ -74,8 +73,8 @@ class ExecRefresher:
         while True:
             try:
                 await self.tick()
-            except (SQLAlchemyError, OSError, *CONNECTION_ERRORS) as error:
-                logger.warning("commands could not be refreshed", error=str(error))
+            except Exception:
+                logger.exception("commands could not be refreshed")
             await asyncio.sleep(REFRESH_SECONDS)
 
     async def tick(self) -> None:

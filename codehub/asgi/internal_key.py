@@ -1,4 +1,4 @@
-"""Authentication of the gateway, for an API that listens on TCP."""
+"""Authentication of the gateway, for a part that listens on TCP."""
 
 import secrets
 
@@ -22,7 +22,8 @@ class InternalKeyMiddleware:
         self._key = key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != _OPEN_PATH and not self._has_key(scope):
+        is_call = scope["type"] in ("http", "websocket")
+        if is_call and scope["path"] != _OPEN_PATH and not self._has_key(scope):
             response = envelope(
                 403,
                 "FORBIDDEN",

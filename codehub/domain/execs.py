@@ -19,6 +19,8 @@ UNSEEN_FOR: Final = timedelta(minutes=5)
 """How long a running command may be missing from the runtime until it counts as lost."""
 KEPT_PER_WORKSPACE: Final = 200
 """Ended commands. The oldest are forgotten."""
+KEPT_BYTES_PER_WORKSPACE: Final = 1 << 30
+"""Output of ended commands, likewise."""
 
 
 class ExecState(StrEnum):
@@ -104,7 +106,7 @@ def refreshed(row: Exec, found: ExecObservation | None, now: datetime) -> Mappin
     """Return the columns of a living command's row to change, given what the runtime reports.
 
     A command that the runtime does not know may be about to start, or its disk is not mounted. It
-    counts as lost after a while.
+    counts as lost after a while. Whatever was seen lately keeps its workspace awake.
     """
     if found is not None:
         return {
@@ -113,7 +115,7 @@ def refreshed(row: Exec, found: ExecObservation | None, now: datetime) -> Mappin
             "ended_at": (found.ended_at or now) if not found.state.is_alive else None,
             "exit_code": found.exit_code,
             "reason": found.reason,
-            "seen_at": now if found.state.is_alive else row.seen_at,
+            "seen_at": now if _keeps_awake(row, found) else row.seen_at,
             "stdout_bytes": found.stdout_bytes,
             "stderr_bytes": found.stderr_bytes,
             "dropped_bytes": found.dropped_bytes,
@@ -123,3 +125,10 @@ def refreshed(row: Exec, found: ExecObservation | None, now: datetime) -> Mappin
     if row.state is ExecState.RUNNING and now - row.seen_at > UNSEEN_FOR:
         return {"state": ExecState.LOST, "ended_at": now, "reason": "NotFound"}
     return {}
+
+
+def _keeps_awake(row: Exec, found: ExecObservation) -> bool:
+    """Return whether a command keeps its workspace awake: a terminal does so only by what it writes."""
+    if not found.state.is_alive:
+        return False
+    return not row.tty or row.state is ExecState.STARTING or found.stdout_bytes != row.stdout_bytes

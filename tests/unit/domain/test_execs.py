@@ -74,6 +74,14 @@ def test_an_end_is_recorded_with_its_time() -> None:
     assert changes["seen_at"] == NOW, "an ended command was not seen alive"
 
 
+def test_a_terminal_is_seen_by_its_bytes_and_not_by_being_there() -> None:
+    later = NOW + timedelta(minutes=2)
+    terminal = replace(ROW, state=ExecState.RUNNING, tty=True, stdout_bytes=5)
+    assert refreshed(terminal, SEEN, later)["seen_at"] == NOW
+    assert refreshed(terminal, replace(SEEN, stdout_bytes=6), later)["seen_at"] == later
+    assert refreshed(replace(terminal, tty=False), SEEN, later)["seen_at"] == later
+
+
 @pytest.mark.parametrize(
     ("given", "wake", "expected"),
     [
