@@ -1,33 +1,19 @@
-"""The runtime's commands and logs, as the access part reaches them."""
+"""The runtime's commands, files and logs, as the access part reaches them."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.database import installation
 from codehub.runtimes.command_runtime import CommandRuntime
-from codehub.runtimes.files.client import FileRuntime, FileSession, FilesUnavailable
+from codehub.runtimes.files.client import FileRuntime
 from codehub.runtimes.process.commands import ProcessCommands
 from codehub.runtimes.process.files import ProcessFiles
 from codehub.runtimes.recorded_commands import DIRECTORY
 from codehub.settings import Settings
 
 _POLL_SECONDS: Final = 0.2
-
-
-class UnsupportedFiles:
-    """`FileRuntime` of a runtime whose workspaces this process cannot enter."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    @asynccontextmanager
-    async def open_files(self, workspace_id: str) -> AsyncIterator[FileSession]:
-        raise FilesUnavailable(self._reason)
-        yield  # a generator, as the protocol requires
 
 
 async def make_commands(settings: Settings, engine: AsyncEngine) -> CommandRuntime:
@@ -42,7 +28,12 @@ async def make_commands(settings: Settings, engine: AsyncEngine) -> CommandRunti
     return DockerCommands(root, settings.docker_host, installation_id)
 
 
-def make_files(settings: Settings) -> FileRuntime:
-    if settings.runtime == "docker":
-        return UnsupportedFiles("files are not offered on the Docker runtime: use a command")
-    return ProcessFiles(ProcessCommands(settings.data_dir.absolute() / DIRECTORY))
+def make_files(commands: CommandRuntime) -> FileRuntime:
+    """Return the files of the workspaces in which these commands run."""
+    if isinstance(commands, ProcessCommands):
+        return ProcessFiles(commands)
+    from codehub.runtimes.docker.commands import DockerCommands
+    from codehub.runtimes.docker.files import DockerFiles
+
+    assert isinstance(commands, DockerCommands)
+    return DockerFiles(commands)

@@ -100,12 +100,24 @@ class FileSession:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def connect(cls, socket: str, idle_seconds: float = IDLE_SECONDS) -> AsyncIterator[Self]:
-        """Ask a broker for an agent, and wait until it greets."""
-        reader, writer = await asyncio.open_unix_connection(socket, limit=READ_LIMIT)
-        connection = AgentConnection(reader, writer, idle_seconds)
+    async def connect(cls, socket_path: str, idle_seconds: float = IDLE_SECONDS) -> AsyncIterator[Self]:
+        """Request an agent from a broker, and wait until it greets."""
+        opened = await asyncio.open_unix_connection(socket_path, limit=READ_LIMIT)
+        async with cls.begin(opened, FILES_REQUEST, idle_seconds) as session:
+            yield session
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def begin(
+        cls,
+        opened: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        request: str,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> AsyncIterator[Self]:
+        """Send the request for an agent, and wait until it greets."""
+        connection = AgentConnection(*opened, idle_seconds)
         try:
-            writer.write(FILES_REQUEST.encode())
+            await connection.send_text(request)
             async with _limit(_START_SECONDS):
                 if (await connection.receive_message()).get("greeting") != GREETING:
                     raise broken_protocol()

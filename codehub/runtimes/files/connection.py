@@ -64,8 +64,15 @@ class AgentConnection:
         """Close the connection, which ends the agent at once."""
         self._writer.transport.abort()
 
+    async def send_text(self, text: str) -> None:
+        """Send the line that comes before all frames."""
+        await self._write(text.encode())
+
     async def send(self, kind: bytes, payload: bytes = b"") -> None:
-        self._writer.write(HEADER.pack(kind, len(payload)) + payload)
+        await self._write(HEADER.pack(kind, len(payload)) + payload)
+
+    async def _write(self, data: bytes) -> None:
+        self._writer.write(data)
         try:
             await self.within(self._writer.drain())
         except OSError as error:

@@ -27,8 +27,8 @@ def serve(connection: socket.socket, settings: ExecSettings) -> None:
     """
     connection.settimeout(None)
     set_command_line("codehub-files")
-    cgroups.join(settings.groups)
     try:
+        cgroups.join(settings.groups)
         process = start_inside(settings, partial(_become_agent, connection, settings))
     except OSError as error:
         message = f"the workspace cannot be entered: {error.strerror or error}"
