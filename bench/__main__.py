@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import archives, codehub_up, machine, s3, tools
+from bench.commands import measure as commands
 from bench.control import measure as control
 from bench.gateway import measure as gateway
 from bench.sampler import Sampler
@@ -45,6 +46,7 @@ PARTS: dict[str, Callable[[Path, Sampler, Scale], None]] = {
     ),
     "s3": lambda directory, sampler, scale: s3.measure(directory, sampler, scale.rounds, scale.homes),
     "start": lambda directory, sampler, scale: start.measure(directory, sampler, scale.starts),
+    "commands": lambda directory, sampler, scale: commands.measure(directory, scale.rounds, scale.homes),
     "up": lambda directory, sampler, scale: codehub_up.measure(sampler, scale.starts),
 }
 

@@ -68,6 +68,11 @@ def memory_megabytes(pids: Sequence[int]) -> float:
     return sum(map(_proportional_kilobytes, process_tree(pids))) / 1024
 
 
+def memory_of(pids: Sequence[int]) -> float:
+    """Return the MB that these processes use without their descendants. A shared page counts once."""
+    return sum(map(_proportional_kilobytes, pids)) / 1024
+
+
 def _proportional_kilobytes(pid: int) -> int:
     lines = (_read(Path(f"/proc/{pid}/smaps_rollup")) or "").splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

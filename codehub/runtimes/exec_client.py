@@ -27,7 +27,7 @@ async def connect(
         raise CommandForgotten("nothing is kept of this command") from error
     try:
         opened = await asyncio.open_unix_connection(f"/proc/self/fd/{within}/{CONTROL_SOCKET}")
-    except (FileNotFoundError, ConnectionRefusedError) as error:
+    except (FileNotFoundError, ConnectionError) as error:  # reset: it ended before it accepted
         raise ControlFailed("the command has ended") from error
     finally:
         os.close(within)

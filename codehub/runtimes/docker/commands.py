@@ -51,7 +51,7 @@ class DockerCommands(RecordedCommands):
         await asyncio.to_thread(self._start, workspace_id, directory, request)
 
     def _start(self, workspace_id: str, directory: ExecDirectory, command: ExecRequest) -> None:
-        container = self._find_container(workspace_id)
+        container = self.find_container(workspace_id)
         self._create_workspace_directory(workspace_id)
         request = MonitorRequest(self.url, container, str(directory.path), _groups(), command)
         try:
@@ -75,7 +75,8 @@ class DockerCommands(RecordedCommands):
         content = b"".join(piece for _, piece in FrameDecoder().decode(answer.content))
         return content.decode(errors="replace").rstrip("\n")
 
-    def _find_container(self, workspace_id: str) -> ContainerProcess:
+    def find_container(self, workspace_id: str) -> ContainerProcess:
+        """Return a running container; raise CommandRefused if there is none, or none that we see."""
         try:
             found = EngineHttp(self.url).request("GET", f"/containers/{name_of(workspace_id)}/json")
         except OSError as error:
@@ -138,15 +139,20 @@ class DockerCommands(RecordedCommands):
     def _end_orphans(self) -> None:
         for workspace in self.root.iterdir() if self.root.exists() else ():
             for directory in self._noted(workspace):
-                note = exec_note.read(directory)
-                if note is None or _is_running(directory):
-                    continue
                 try:
-                    note.end_processes(EngineHttp(self.url))
+                    self._end_orphan(directory)
                 except OSError as error:
                     logger.warning("a command without a monitor may run on", error=str(error))
-                    continue
-                exec_note.remove(directory)
+
+    def _end_orphan(self, directory: ExecDirectory) -> None:
+        note = exec_note.read(directory)
+        if note is not None and not _is_running(directory):
+            note.end_processes(EngineHttp(self.url))
+            exec_note.remove(directory)
+
+    async def forget_command(self, workspace_id: str, exec_id: str) -> None:
+        await asyncio.to_thread(self._end_orphan, self.directory(workspace_id, exec_id))
+        await super().forget_command(workspace_id, exec_id)
 
     def _noted(self, workspace: Path) -> Iterator[ExecDirectory]:
         """Yield the commands of a workspace that are not known to have ended."""

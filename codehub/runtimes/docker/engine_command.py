@@ -67,7 +67,9 @@ class EngineCommand:
         """Start the command, or raise CommandRefused if the engine starts nothing."""
         self._selector = selector
         self._store = store
+        self._check_deadline()
         self._exec_id = self._create()
+        self._check_deadline()
         ExecNote(self._container.id, self._exec_id).write(self._directory)
         self._poll_at = time.monotonic() + self._pause
         try:
@@ -81,11 +83,12 @@ class EngineCommand:
         stream.setblocking(False)
         self._stream = stream
         selector.register(stream, selectors.EVENT_READ, self._on_first_output)
-        return os.dup(stream.fileno()) if self._has_input else None
+        return os.dup(stream.fileno()) if has_input(self._request) else None
 
-    @property
-    def _has_input(self) -> bool:
-        return self._request.stdin or self._request.tty is not None
+    def _check_deadline(self) -> None:
+        until = self._request.start_until
+        if until is not None and time.monotonic() > until:
+            raise CommandRefused("the Docker engine took too long; no command was started")
 
     def _create(self) -> str:
         body = exec_options(self._request)
@@ -132,7 +135,35 @@ class EngineCommand:
         if state["Running"]:
             self._poll_again()
             return None
-        return self._failed_start()
+        return self._end_of_start()
+
+    def _end_of_start(self) -> CommandEnd | None:
+        """Return the end of a command that did not start.
+
+        One that ended at once looks the same until the engine closes its stream.
+        """
+        output = self._rest_of_stream()
+        if self._set_process(self._inspect()):
+            for stream, content in output:
+                self._store(stream, content)
+            self._end_output()
+            self._poll_soon()
+            return None
+        if self._container.init.is_exiting():
+            return CommandEnd(ExecState.KILLED, None, WORKSPACE_STOPPED)
+        text = b"".join(content for _, content in output).decode(errors="replace")
+        code, message = explain_failed_start(text, self._request)
+        self._store(STDERR, f"{message}\n".encode())
+        return CommandEnd(ExecState.EXITED, code)
+
+    def _rest_of_stream(self) -> list[tuple[str, bytes]]:
+        if self._stream is None:
+            return []
+        self._stream.settimeout(_SIGNAL_SECONDS)
+        text = b"".join(iter(lambda: self._receive() or b"", b""))
+        if self._request.tty is not None:
+            return [(STDOUT, text)]
+        return [(stream, bytes(content)) for stream, content in self._frames.decode(text)]
 
     def _set_process(self, state: Mapping[str, Any]) -> bool:
         """Return whether the command has started."""
@@ -151,20 +182,6 @@ class EngineCommand:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(self._stream)
             self._selector.register(self._stream, selectors.EVENT_READ, self._read_output)
-
-    def _failed_start(self) -> CommandEnd:
-        text = b""
-        if self._stream is not None:
-            self._stream.settimeout(_SIGNAL_SECONDS)
-            with contextlib.suppress(OSError):
-                text = b"".join(iter(lambda: self._receive() or b"", b""))
-        if self._request.tty is None:
-            text = b"".join(bytes(content) for _, content in self._frames.decode(text))
-        if self._container.init.is_exiting():
-            return CommandEnd(ExecState.KILLED, None, WORKSPACE_STOPPED)
-        code, message = explain_failed_start(text.decode(errors="replace"), self._request)
-        self._store(STDERR, f"{message}\n".encode())
-        return CommandEnd(ExecState.EXITED, code)
 
     def _find_end_behind_stream(self) -> CommandEnd | None:
         """Return the command's end once its stream has ended and the engine knows its exit code."""
@@ -304,6 +321,10 @@ class EngineCommand:
         return self._process
 
 
+def has_input(request: ExecRequest) -> bool:
+    return request.stdin or request.tty is not None
+
+
 def exec_options(request: ExecRequest) -> dict[str, Any]:
     """Return the body of `POST /containers/{id}/exec`.
 
@@ -312,7 +333,7 @@ def exec_options(request: ExecRequest) -> dict[str, Any]:
     terminal = {} if request.tty is None else TERMINAL
     console = {} if request.tty is None else {"ConsoleSize": [request.tty.rows, request.tty.cols]}
     return {
-        "AttachStdin": request.stdin or request.tty is not None,
+        "AttachStdin": has_input(request),
         "AttachStdout": True,
         "AttachStderr": True,
         "Tty": request.tty is not None,
