@@ -72,6 +72,8 @@ def test_stopping_the_workspace_ends_its_commands_and_keeps_their_output(workspa
     refused = workspace.post("true")
     assert refused.status_code == 409 and "wake" in refused.json()["error"]["message"]
 
+    too_soon = workspace.post("true", wake=True, wake_timeout_seconds=0)
+    assert (too_soon.status_code, too_soon.json()["error"]["code"]) == (504, "WAKE_TIMEOUT"), too_soon.text
     woken = workspace.start("echo awake", wake=True)
     assert workspace.output(woken).content == b"awake\n"
 
