@@ -1,5 +1,10 @@
 """Fixtures of all layers."""
 
+# First: it keeps structlog from loading Rich. A traceback with the local variables of a whole control
+# plane takes Rich 8 s, in which the event loop stands still.
+import codehub.log  # noqa: F401
+
+# isort: split
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 

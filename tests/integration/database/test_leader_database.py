@@ -175,7 +175,7 @@ async def test_a_stale_leader_writes_nothing(backend: Backend) -> None:
         stale.purge(now, now),
         stale.replace_orphans({"key": now}),
         stale.mark_archive_removed(
-            StoredArchive("a/b/home.tar.zst", "a", "b", 1, complete=True), frozenset(), now
+            StoredArchive("a/b/home.tar.zst", "a", "b", 1, complete=True), frozenset(), 0, now
         ),
     ):
         with pytest.raises(StaleLeader):
@@ -318,9 +318,9 @@ async def test_a_protected_archive_is_not_removed(backend: Backend) -> None:
     item, present = StoredArchive(key, workspace.id, "op", 1, complete=True), frozenset({key})
     after = replace(workspace, archive_op_id="op", archive_key=key)
     await backend.database.save(workspace, Decision("archived", after), datetime.now(UTC))
-    assert await backend.database.mark_archive_removed(item, present, datetime.now(UTC)) is not None
+    assert await backend.database.mark_archive_removed(item, present, 0, datetime.now(UTC)) is not None
     old = StoredArchive(f"{workspace.id}/00/home.tar.zst", workspace.id, "00", 1, complete=True)
-    assert await backend.database.mark_archive_removed(old, present, datetime.now(UTC)) is None
+    assert await backend.database.mark_archive_removed(old, present, 0, datetime.now(UTC)) is None
 
 
 async def test_the_timeline_has_the_message_of_a_decision(engine: AsyncEngine, postgres: Backend) -> None:
@@ -333,3 +333,28 @@ async def test_the_timeline_has_the_message_of_a_decision(engine: AsyncEngine, p
             )
         ).one()
     assert tuple(entry) == ("controller", "claimed", "claimed", "PROVISIONING")
+
+
+async def test_what_is_kept_of_commands_follows_their_rows(postgres: Backend, engine: AsyncEngine) -> None:
+    kept, archived = await postgres.create(), await postgres.create()
+    old = "ended-long-ago"
+    async with engine.begin() as conn:
+        for exec_id, workspace, age in (("a", kept, 0), ("b", archived, 0), (old, kept, 90_000)):
+            await conn.execute(
+                text(
+                    "INSERT INTO execs (id, workspace_id, actor_id, actor_name, by_token, command, cwd, tty, "
+                    "state, created_at, seen_at, ended_at) VALUES (:id, :workspace, 'x', 'x', false, '[]', "
+                    "'', false, 'exited', now(), now(), now() - :age * interval '1 second')"
+                ),
+                {"id": exec_id, "workspace": workspace.id, "age": age},
+            )
+        await conn.execute(
+            text("UPDATE workspaces SET phase = 'ARCHIVED', desired_state = 'ARCHIVED' WHERE id = :id"),
+            {"id": archived.id},
+        )
+    now, database = datetime.now(UTC), postgres.database
+    assert await database.remove_expired_execs(now - RETENTION) == 1
+    assert await database.wanted_execs(["a", "b", old, "unknown"], now) == {"a"}
+    assert await database.without_home([kept.id, archived.id, "unknown"]) == {archived.id, "unknown"}
+    with pytest.raises(StaleLeader):
+        await postgres.earlier.remove_expired_execs(now)

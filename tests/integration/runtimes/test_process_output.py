@@ -41,7 +41,7 @@ async def test_a_flood_of_output_is_read_within_a_budget_and_the_ide_goes_on(fix
     await until(lambda: written_by_keeper(fixture, "w1") > enough, "the flood to go on after its burst")
     written, seconds = written_by_keeper(fixture, "w1"), time.monotonic() - before
     assert written <= BURST_BYTES + seconds * BYTES_PER_SECOND + READ_BYTES + NOISE
-    assert (await fixture.runtime.status("w1")).ready
+    await fixture.until("w1", lambda fact: fact.ready)
     await fixture.runtime.stop("w1")
     assert (await fixture.runtime.status("w1")).message == "it was stopped"
 
