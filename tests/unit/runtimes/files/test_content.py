@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from codehub.runtimes.files.client import FileSession
+from codehub.runtimes.files.content import TemporaryFile
 from codehub.runtimes.files.protocol import FileCode, FileRefused, WriteRequest
 from tests.file_agents import chunks, content, file_session
 
@@ -143,7 +145,16 @@ async def test_a_write_with_conditions_happens_only_if_they_hold(tmp_path: Path)
 
 @pytest.mark.parametrize("is_new", [False, True])
 @pytest.mark.usefixtures("temporary")
-async def test_of_writers_with_the_same_condition_one_succeeds(tmp_path: Path, is_new: bool) -> None:
+async def test_of_writers_with_the_same_condition_one_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    replace_file = TemporaryFile.move_to_place
+
+    def replace_slowly(file: TemporaryFile, *, replace: bool) -> None:
+        time.sleep(0.1)  # in which the others check their condition
+        replace_file(file, replace=replace)
+
+    monkeypatch.setattr(TemporaryFile, "move_to_place", replace_slowly)
     (tmp_path / "file").write_bytes(b"old")
     async with file_session(tmp_path) as session:
         request = WriteRequest(b"file", if_match=[(await session.open(b"file")).etag])
