@@ -121,6 +121,7 @@ class Settings(BaseSettings):
     ttl_archive_seconds: WholeSeconds = 1800
     trash_retention_seconds: WholeSeconds = 604_800
     gc_orphan_grace_seconds: WholeSeconds = 7200
+    archives_kept: Annotated[int, Field(ge=0, le=1000)] = 3
     disk_reserve_bytes: Annotated[int, Field(ge=0, le=1 << 60)] = 1 << 30
     disk_reserve_files: Annotated[int, Field(ge=0, le=1 << 40)] = 10_000
     disk_grace_seconds: WholeSeconds = 120

@@ -2,8 +2,8 @@
 
 A test marked `full` runs in `make test-all` only. If a layer has many similar cases, such as the
 cells of the crash matrix or the histories of the simulation, `sample` picks some by a seed. The
-seed comes from the commit: each commit runs other cases, and the same commit always runs the same
-ones.
+mark `sampled` does the same with the tests of a file. The seed comes from the commit: each
+commit runs other cases, and the same commit always runs the same ones.
 """
 
 import os
@@ -41,6 +41,9 @@ def sample(cases: Sequence[T], count: int, name: str) -> list[T]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: runs in `make test-all` only")
+    config.addinivalue_line(
+        "markers", "sampled(count, prefix): runs if it is among `count` of its file's tests with this prefix"
+    )
     os.environ["CODEHUB_TEST_SEED"] = str(SEED)  # the same in every worker
 
 
@@ -53,7 +56,20 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if EVERYTHING:
         return
-    left_out = [item for item in items if item.get_closest_marker("full")]
+    left_out = {item for item in items if item.get_closest_marker("full")} | _not_sampled(items)
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _not_sampled(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """Return the tests marked `sampled` that are not chosen. Tests marked `full` do not take part."""
+    files: dict[tuple[Path, int], list[pytest.Item]] = {}
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is not None and item.name.startswith(mark.args[1]) and not item.get_closest_marker("full"):
+            files.setdefault((item.path, mark.args[0]), []).append(item)
+    left_out: set[pytest.Item] = set()
+    for (path, count), tests in files.items():
+        left_out |= set(tests) - set(sample(tests, count, f"tests of {path.name}"))
+    return left_out

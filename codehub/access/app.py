@@ -11,10 +11,10 @@ from fastapi import APIRouter, FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import Scope
 
-from codehub.access import exec_streams, execs, logs, terminals
+from codehub.access import exec_streams, execs, files, logs, terminals
 from codehub.access.exec_refresher import ExecRefresher
 from codehub.access.open_readers import OpenReaders
-from codehub.access.runtime import make_commands
+from codehub.access.runtime import make_commands, make_files
 from codehub.access.services import AccessServices
 from codehub.asgi import errors
 from codehub.asgi.body_limit import BodyLimitMiddleware
@@ -41,8 +41,12 @@ CALLS_AT_ONCE: Final = 512
 """Per user, streams among them. A call beyond is rejected, and does not wait."""
 QUERIES_AT_ONCE: Final = 8
 """Per user. Two users with as many calls as they may have leave connections to others."""
+AGENTS_PER_USER: Final = 32
+AGENTS_PER_WORKSPACE: Final = 16
+"""Calls about files under way. Each takes two processes of the workspace."""
+AGENTS_WAITING: Final = 128
 _STREAMED: Final = ("/stdin", "/files/content", "/files/tar")
-_ERROR_STATUSES: Final = (401, 403, 404, 409, 410, 413, 416, 422, 429, 503, 504)
+_ERROR_STATUSES: Final = (401, 403, 404, 409, 410, 412, 413, 416, 422, 429, 502, 503, 504, 507)
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": errors.ErrorEnvelope} for status in _ERROR_STATUSES
 }
@@ -92,7 +96,7 @@ def _is_streamed(path: str) -> bool:
 
 def make_router() -> APIRouter:
     router = APIRouter(prefix=PREFIX, responses=_ERRORS)
-    for resource in (execs, exec_streams, terminals, logs):
+    for resource in (execs, exec_streams, terminals, logs, files):
         router.include_router(resource.router)
     return router
 
@@ -148,6 +152,9 @@ def _make_services(
         CredentialRevocations(settings.database_url, engine),
         OpenReaders(limited.labels("readers").inc),
         ConcurrencyLimit(QUERIES_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
+        make_files(commands),
+        ConcurrencyLimit(AGENTS_PER_USER, AGENTS_WAITING, message, limited.labels("files").inc),
+        ConcurrencyLimit(AGENTS_PER_WORKSPACE, AGENTS_WAITING, message, limited.labels("files").inc),
     )
 
 

@@ -42,7 +42,9 @@ async def start(
     )
     actor = ExecActor(caller.user_id, caller.actor_name, is_person=not caller.is_token)
     async with services.transaction(caller) as conn:
-        row, _ = await exec_gate.insert_exec(conn, new, actor, max_alive=MAX_ALIVE, now=utc_now())
+        row, _ = await exec_gate.insert_exec(
+            conn, new, actor, max_alive=MAX_ALIVE, output_bytes=request.output_bytes, now=utc_now()
+        )
     if row.state is not ExecState.STARTING:
         return await refresh_row(services.engine, services.commands, row)
     # A client that goes away must not leave a row without a command.
@@ -79,4 +81,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _hash(request: ExecRequest) -> bytes:
-    return hashlib.sha256(json.dumps(json.loads(request.to_json()), sort_keys=True).encode()).digest()
+    """Return a hash of what the caller has asked for. Settings of CodeHub are no part of it."""
+    given = json.loads(request.to_json())
+    asked = {name: given[name] for name in ("command", "env", "cwd", "tty", "stdin", "timeout_seconds")}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest()

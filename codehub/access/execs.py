@@ -29,6 +29,7 @@ from codehub.domain.problems import ValidationFailed
 from codehub.domain.waking import DEFAULT_WAIT_SECONDS, MOST_WAIT_SECONDS, Wake
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.command_runtime import CommandForgotten, ControlFailed, ExecRequest, TerminalSize
+from codehub.settings import Settings
 
 router = APIRouter(prefix="/workspaces/{workspace_id}/execs", tags=["execs"])
 
@@ -71,7 +72,7 @@ class NewCommand(RequestBody):
             return Wake.RESTORE
         return Wake.START if self.wake else Wake.NO
 
-    def to_request(self, output_bytes: int) -> ExecRequest:
+    def to_request(self, settings: Settings) -> ExecRequest:
         command = ["/bin/sh", "-lc", self.command] if isinstance(self.command, str) else self.command
         _check_texts(command, self.cwd, self.key or "")
         check_environment(self.env)
@@ -83,7 +84,8 @@ class NewCommand(RequestBody):
             None if self.tty is None else self.tty.size,
             self.stdin,
             self.timeout_seconds,
-            output_bytes=output_bytes,
+            output_bytes=settings.exec_output_bytes,
+            reserve_bytes=settings.disk_reserve_bytes,
         )
 
 
@@ -106,7 +108,7 @@ def _check_texts(command: list[str], cwd: str, key: str) -> None:
 async def start_command(
     workspace_id: WorkspaceId, body: NewCommand, caller: UseCaller, services: Shared
 ) -> ExecView:
-    request = body.to_request(services.settings.exec_output_bytes)
+    request = body.to_request(services.settings)
     workspace = await _wake_unless_repeated(services, caller, workspace_id, body)
     row = await exec_starter.start(services, caller, workspace_id, request, body.key)
     return exec_view(row, workspace, caller)

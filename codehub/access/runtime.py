@@ -1,4 +1,4 @@
-"""The runtime's commands and logs, as the access part reaches them."""
+"""The runtime's commands, files and logs, as the access part reaches them."""
 
 import asyncio
 from typing import Final
@@ -7,7 +7,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.database import installation
 from codehub.runtimes.command_runtime import CommandRuntime
+from codehub.runtimes.files.client import FileRuntime
 from codehub.runtimes.process.commands import ProcessCommands
+from codehub.runtimes.process.files import ProcessFiles
 from codehub.runtimes.recorded_commands import DIRECTORY
 from codehub.settings import Settings
 
@@ -26,3 +28,14 @@ async def make_commands(settings: Settings, engine: AsyncEngine) -> CommandRunti
     commands = DockerCommands(root, settings.docker_host, installation_id)
     await asyncio.to_thread(commands.warm_up)
     return commands
+
+
+def make_files(commands: CommandRuntime) -> FileRuntime:
+    """Return the files of the workspaces in which these commands run."""
+    if isinstance(commands, ProcessCommands):
+        return ProcessFiles(commands)
+    from codehub.runtimes.docker.commands import DockerCommands
+    from codehub.runtimes.docker.files import DockerFiles
+
+    assert isinstance(commands, DockerCommands)
+    return DockerFiles(commands)

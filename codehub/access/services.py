@@ -16,6 +16,7 @@ from codehub.concurrency_limits import ConcurrencyLimit
 from codehub.database.credentials import Credential
 from codehub.domain.user_limits import Limits
 from codehub.runtimes.command_runtime import CommandRuntime
+from codehub.runtimes.files.client import FileRuntime
 from codehub.settings import Settings
 
 MAX_ALIVE: Final = 256
@@ -32,6 +33,10 @@ class AccessServices:
     readers: OpenReaders
     queries_per_user: ConcurrencyLimit
     """Leaves connections to PostgreSQL to other users."""
+    files: FileRuntime
+    agents_per_user: ConcurrencyLimit
+    agents_per_workspace: ConcurrencyLimit
+    """File agents under way: each is a process in its workspace."""
     input_seen: dict[str, float] = field(default_factory=dict)
     """When input to each workspace last counted as its use, on the monotonic clock."""
     terminal_writers: dict[str, object] = field(default_factory=dict)

@@ -145,6 +145,7 @@ class WorkspaceSummary(BaseModel):
     progress: ProgressView | None
     home: HomeView | None
     has_archive: bool
+    archive_to_restore: str | None
     url: str
     created_at: datetime
     updated_at: datetime
@@ -200,6 +201,7 @@ def summary(owned: OwnedWorkspace, config: Config, now: datetime) -> WorkspaceSu
         progress=_progress(workspace),
         home=_home(owned),
         has_archive=workspace.archive_key is not None,
+        archive_to_restore=workspace.archive_to_restore,
         url=f"{config.settings.base_url}/w/{workspace.id}/",
         created_at=workspace.created_at,
         updated_at=workspace.updated_at,

@@ -27,6 +27,9 @@ from codehub.domain.workspace import RecoverSource
 router = APIRouter(prefix="/workspaces/{workspace_id}", tags=["workspaces"])
 
 
+ArchiveId = Annotated[str, Field(pattern=r"^[0-9a-z]{26}$")]
+
+
 class EmptyBody(RequestBody):
     """A body without fields."""
 
@@ -35,7 +38,7 @@ class Recovery(RequestBody):
     """What to recover from. Without `from`, the home stays as it is. A lost home needs a choice."""
 
     source: Literal["archive", "empty"] | None = Field(default=None, alias="from")
-    archive_op_id: Annotated[str, Field(pattern=r"^[0-9a-z]{26}$")] | None = None
+    archive_op_id: ArchiveId | None = None
 
     @property
     def recover_from(self) -> gate.RecoverFrom | None:
@@ -44,6 +47,12 @@ class Recovery(RequestBody):
                 raise ValidationFailed('archive_op_id is allowed only with "from": "archive".')
             return None
         return gate.RecoverFrom(RecoverSource(self.source), self.archive_op_id)
+
+
+class Restore(RequestBody):
+    """The archive to restore. The present home is archived first, and kept."""
+
+    archive_op_id: ArchiveId
 
 
 class Extension(RequestBody):
@@ -102,6 +111,28 @@ async def recover_workspace(
             **gate.audit_details(source),
         )
         return await updated_view(audited.conn, workspace_id, config, now)
+
+
+@router.post("/restore")
+async def restore_archive(
+    workspace_id: WorkspaceId,
+    body: Restore,
+    caller: ManageCaller,
+    actor: CallerActor,
+    services: Shared,
+    now: Now,
+) -> WorkspaceView:
+    """Restore a chosen archive of a stopped or archived workspace. The present home becomes an archive."""
+    chosen = body.archive_op_id
+    async with audit.transaction(services.engine, actor, now) as audited:
+        owned = await find_own_workspace(audited.conn, caller, workspace_id)
+        await gate.restore(audited.conn, workspace_id, chosen, actor=caller.actor_name, now=now)
+        if owned.workspace.archive_to_restore != chosen:
+            target = audit_target(owned)
+            await audited.record(
+                Action.WORKSPACE_RESTORED, target, owner=owned.owner_name, archive_op_id=chosen
+            )
+        return await updated_view(audited.conn, workspace_id, services.config, now)
 
 
 @router.post("/cancel")

@@ -153,7 +153,7 @@ async def change_workspace(
         if owned.workspace.owner_id == caller.user_id and Scope.MANAGE in caller.scopes:
             await _change_own(audited.conn, workspace_id, body, caller, config, now)
         else:
-            _check_only_stops(owned.workspace, body)
+            _check_only_stops(owned.workspace, body, caller)
             await _stop_as_admin(audited, owned, body, config)
         return await updated_view(audited.conn, workspace_id, config, now)
 
@@ -215,14 +215,16 @@ async def _stop_as_admin(
         )
 
 
-def _check_only_stops(workspace: Workspace, body: WorkspaceChanges) -> None:
-    """Reject changes by an admin to another user's workspace, except stops."""
+def _check_only_stops(workspace: Workspace, body: WorkspaceChanges, caller: Credential) -> None:
+    """Reject what an admin may not do with any workspace: everything but stops."""
+    is_own = workspace.owner_id == caller.user_id
+    why = 'This token lacks the scope "manage".' if is_own else "This workspace belongs to someone else."
     if body.edits:
-        raise Forbidden("This workspace belongs to someone else. An admin can stop it, but not edit it.")
+        raise Forbidden(f"{why} An admin can stop it, but not edit it.")
     if body.requested_state is DesiredState.RUNNING:
-        raise Forbidden("This workspace belongs to someone else. An admin can stop it, but not start it.")
+        raise Forbidden(f"{why} An admin can stop it, but not start it.")
     if body.requested_state is DesiredState.STANDBY and workspace.phase in (Phase.ARCHIVED, Phase.PENDING):
-        raise Forbidden("This workspace belongs to someone else. An admin can stop it, but not restore it.")
+        raise Forbidden(f"{why} An admin can stop it, but not restore it.")
 
 
 @router.delete("/{workspace_id}", status_code=204)

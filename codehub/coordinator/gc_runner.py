@@ -141,7 +141,7 @@ class GcRunner:
         After the commit nothing can choose the archive. The store is called outside the transaction:
         a slow store would otherwise delay the leader's heartbeat.
         """
-        reason = await self._database.mark_archive_removed(item, present, now)
+        reason = await self._database.mark_archive_removed(item, present, self._rules.archives_kept, now)
         if reason is not None:
             logger.info("kept an archive: a workspace references it again", key=item.key, reason=reason)
             return 0

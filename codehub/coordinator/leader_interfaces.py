@@ -103,7 +103,7 @@ class LeaderDatabase(Protocol):
         """Record exactly these orphans. An orphan that was recorded before keeps its time."""
 
     async def mark_archive_removed(
-        self, item: StoredArchive, present: Collection[str], now: datetime
+        self, item: StoredArchive, present: Collection[str], archives_kept: int, now: datetime
     ) -> str | None:
         """Commit the removal of an archive, so that nothing can choose it; or return why it stays."""
 

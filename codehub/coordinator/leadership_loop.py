@@ -343,6 +343,7 @@ def gc_rules_of(settings: Settings) -> GcRules:
         timedelta(seconds=settings.gc_orphan_grace_seconds),
         timedelta(seconds=settings.trash_retention_seconds),
         timedelta(days=settings.audit_retention_days) if settings.audit_retention_days else None,
+        settings.archives_kept,
     )
 
 

@@ -20,6 +20,7 @@ from codehub.domain.observation import (
 )
 from codehub.domain.observed_conditions import silent_since
 from codehub.domain.plan import must_observe_archive
+from codehub.domain.restore_request import must_observe_chosen
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.base import RuntimeUnobservable
 from codehub.storage.errors import CorruptedArchive, StorageProblem
@@ -71,6 +72,7 @@ class Observer:
                 container=filtered(await self._container(workspace.id)),
                 volume=filtered(await self._volume(workspace.home_store_key)),
                 archive=filtered(await self._archive(workspace)),
+                chosen=filtered(await self._chosen(workspace)),
                 job=filtered(job),
                 deletion=filtered(deletion),
                 job_is_ours=ours,
@@ -129,8 +131,17 @@ class Observer:
             archive_op_id = archive_op_id_of(workspace.archive_key)
         else:
             return SKIPPED
+        return await self._find_archive(workspace.id, archive_op_id)
+
+    async def _chosen(self, workspace: Workspace) -> ArchiveFact | Unknown | Skipped | None:
+        """Observe the archive that a request to restore names, when the decision depends on it."""
+        if workspace.archive_to_restore is None or not must_observe_chosen(workspace):
+            return SKIPPED
+        return await self._find_archive(workspace.id, workspace.archive_to_restore)
+
+    async def _find_archive(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | Unknown | None:
         try:
-            return await self._providers.archives.find(workspace.id, archive_op_id)
+            return await self._providers.archives.find(workspace_id, archive_op_id)
         except CorruptedArchive as error:
             return Unknown(f"its .meta is unreadable: {error}")
         except StorageProblem as error:

@@ -19,6 +19,7 @@ from codehub.database.index_predicates import ALIVE_EXECS
 from codehub.database.tables import execs, workspaces
 from codehub.domain.execs import (
     ALIVE,
+    KEPT_BYTES_PER_WORKSPACE,
     KEPT_PER_WORKSPACE,
     KEY_LIFETIME,
     Exec,
@@ -31,6 +32,19 @@ from codehub.ulids import new_id
 
 _ALIVE: Final = tuple(state.value for state in ALIVE)
 ROWS_AT_ONCE: Final = 500
+FORGET_OLDEST: Final = """
+    DELETE FROM execs WHERE id = ANY(ARRAY(
+        SELECT id FROM (
+            SELECT id, row_number() OVER newest AS place,
+                sum(least(stdout_bytes, :window) + least(stderr_bytes, :window)) OVER newest AS bytes
+            FROM execs
+            WHERE workspace_id = :id AND state NOT IN ('starting', 'running')
+            WINDOW newest AS (ORDER BY id DESC)
+        ) AS ended
+        WHERE place >= :most OR bytes > :bytes
+    ))
+"""
+"""Leaves room for one more. `window` is what is kept of each stream."""
 REMOVE_EXPIRED: Final = """
     DELETE FROM execs WHERE id = ANY(ARRAY(
         SELECT id FROM execs WHERE ended_at < :before ORDER BY ended_at LIMIT :most
@@ -60,19 +74,19 @@ class NewExec:
 
 
 async def insert_exec(
-    conn: AsyncConnection, new: NewExec, actor: ExecActor, *, max_alive: int, now: datetime
+    conn: AsyncConnection, new: NewExec, actor: ExecActor, *, max_alive: int, output_bytes: int, now: datetime
 ) -> tuple[Exec, bool]:
     """Insert the row of a command that is about to start, and return it with True.
 
     The key of an earlier command returns that one, with False. A start counts as a use of the
-    workspace.
+    workspace. `output_bytes` is what is kept of each stream: the oldest ended commands make room.
     """
     workspace = await gate.lock_workspace(conn, new.workspace_id)
     if new.key is not None and (earlier := await _find_by_key(conn, new, actor, now)) is not None:
         return earlier, False
     check_runs_commands(workspace)
     await _check_count(conn, workspace.owner_id, max_alive)
-    await _forget_oldest(conn, workspace.id)
+    await _forget_oldest(conn, workspace.id, output_bytes)
     made = await conn.execute(
         insert(execs)
         .values(
@@ -128,11 +142,9 @@ async def _check_count(conn: AsyncConnection, owner_id: str, max_alive: int) -> 
         )
 
 
-async def _forget_oldest(conn: AsyncConnection, workspace_id: str) -> None:
-    c = execs.c
-    ended = select(c.id).where(c.workspace_id == workspace_id, c.state.not_in(_ALIVE))
-    surplus = ended.order_by(c.id.desc()).offset(KEPT_PER_WORKSPACE - 1)
-    await conn.execute(delete(execs).where(c.id.in_(surplus)))
+async def _forget_oldest(conn: AsyncConnection, workspace_id: str, output_bytes: int) -> None:
+    values = {"id": workspace_id, "most": KEPT_PER_WORKSPACE, "bytes": KEPT_BYTES_PER_WORKSPACE}
+    await conn.execute(text(FORGET_OLDEST), {**values, "window": output_bytes})
 
 
 async def record_use(conn: AsyncConnection, workspace_id: str, *, by_person: bool, now: datetime) -> None:

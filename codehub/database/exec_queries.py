@@ -11,7 +11,7 @@ from codehub.database.tables import execs, workspaces
 from codehub.domain.execs import Exec, ExecState
 from codehub.domain.states import DesiredState, Operation, Phase
 
-EXEC_COLUMNS: Final = tuple(column for column in execs.columns if column.name != "container_op_id")
+EXEC_COLUMNS: Final = tuple(execs.columns)
 MOST_LISTED: Final = 500
 
 

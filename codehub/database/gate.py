@@ -279,6 +279,20 @@ async def recover(
     return await _update_workspace(conn, workspace, changes, now, actor, "recover", "Recovery requested.")
 
 
+async def restore(
+    conn: AsyncConnection, workspace_id: str, archive_op_id: str, *, actor: str, now: datetime
+) -> Workspace:
+    """Request a restore of a chosen archive. The controller archives the present home first (ADR 0038)."""
+    workspace = await lock_workspace(conn, workspace_id)
+    if not allowed_changes.check_restore(workspace, archive_op_id):
+        return workspace
+    await _check_archive(conn, workspace_id, archive_op_id)
+    request = PendingRequest(RequestKind.RESTORE, actor, archive_op_id=archive_op_id)
+    changes = {"request": request, "last_access_at": now}
+    message = f"Restore of the archive {archive_op_id} requested."
+    return await _update_workspace(conn, workspace, changes, now, actor, "restore", message)
+
+
 async def cancel(conn: AsyncConnection, workspace_id: str, *, actor: str, now: datetime) -> Workspace:
     workspace = await lock_workspace(conn, workspace_id)
     allowed_changes.check_cancel(workspace)

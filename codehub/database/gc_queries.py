@@ -24,7 +24,9 @@ async def archive_holders(
 ) -> dict[str, ArchiveHolder]:
     """Return the archives that each workspace, or one of them, protects."""
     c, a = workspaces.c, archives.c
-    kept_query = select(a.workspace_id, a.archive_key).where(a.kept_until > now)
+    is_kept = (a.kept_until > now).label("is_kept")
+    archive_query = select(a.workspace_id, a.archive_key, a.removed_at, is_kept)
+    archive_query = archive_query.where(or_(is_kept, a.removed_at.is_(None)))
     of_other_backend = (~_uses(own)).label("of_other_backend")
     query = select(
         c.id,
@@ -35,16 +37,21 @@ async def archive_holders(
         c.purged_at,
         of_other_backend,
         c.grace_waived_at,
+        c.request["archive_op_id"].astext.label("requested"),
     )
     if workspace_id is not None:
-        kept_query = kept_query.where(a.workspace_id == workspace_id)
+        archive_query = archive_query.where(a.workspace_id == workspace_id)
         query = query.where(c.id == workspace_id).with_for_update()
     rows = (await conn.execute(query)).all()
     # After the rows: a recovery in between leaves its archive protected by one of the two, or by
     # both.
     kept: dict[str, set[str]] = {}
-    for row in await conn.execute(kept_query):
-        kept.setdefault(row.workspace_id, set()).add(row.archive_key)
+    recorded: dict[str, set[str]] = {}
+    for row in await conn.execute(archive_query):
+        if row.is_kept:
+            kept.setdefault(row.workspace_id, set()).add(row.archive_key)
+        if row.removed_at is None:
+            recorded.setdefault(row.workspace_id, set()).add(row.archive_key)
     return {
         row.id: ArchiveHolder(
             archive_key=row.archive_key,
@@ -53,6 +60,8 @@ async def archive_holders(
             deleted_at=row.deleted_at,
             purged_at=row.purged_at,
             kept=frozenset(kept.get(row.id, ())),
+            recorded=frozenset(recorded.get(row.id, ())),
+            requested=row.requested,
             of_other_backend=row.of_other_backend,
             grace_waived=row.grace_waived_at is not None,
         )

@@ -115,7 +115,7 @@ RECORD_ARCHIVE = """
 """
 
 KEEP_ARCHIVES = "UPDATE archives SET kept_until = $2 WHERE workspace_id = $1"
-"""Keeps the archives that a recovery leaves behind for the grace period."""
+"""Keeps the archives that a recovery or a restore leaves behind for the grace period."""
 
 
 class VersionConflict(Exception):  # noqa: N818 - a fact, not a fault
@@ -342,14 +342,14 @@ class PostgresLeaderDatabase:
                 await gc_queries.insert_orphans(conn, {key: seen[key] for key in some})
 
     async def mark_archive_removed(
-        self, item: StoredArchive, present: Collection[str], now: datetime
+        self, item: StoredArchive, present: Collection[str], archives_kept: int, now: datetime
     ) -> str | None:
         """Check once more that nothing protects the archive, with the workspace's row locked."""
         async with self._fenced() as conn:
             holder = (await gc_queries.archive_holders(conn, now, self._backends, item.workspace_id)).get(
                 item.workspace_id
             )
-            reason = protection(item, holder, present)
+            reason = protection(item, holder, present, archives_kept)
             if reason is None:
                 await gc_queries.mark_removed(conn, item.key, now)
         return reason

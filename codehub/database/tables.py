@@ -252,7 +252,6 @@ execs = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("workspace_id", Text, ForeignKey("workspaces.id"), nullable=False),
-    Column("container_op_id", Text),
     Column("actor_id", Text, nullable=False),
     Column("actor_name", Text, nullable=False),
     Column("by_token", Boolean, nullable=False),

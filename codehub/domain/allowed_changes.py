@@ -55,6 +55,8 @@ def check_desired_state(workspace: Workspace, desired: DesiredState) -> bool:
     if workspace.desired_state is desired:
         return False
     check_idle(workspace)
+    if workspace.archive_to_restore is not None:
+        raise OperationInProgress("An archive of this workspace is about to be restored. Wait, or cancel it.")
     if workspace.request is not None:
         raise OperationInProgress("A recovery of this workspace is about to begin. Try again in a moment.")
     if is_in_error(workspace):
@@ -68,6 +70,24 @@ def check_may_hold(workspace: Workspace) -> None:
     runs = workspace.phase is Phase.RUNNING and workspace.desired_state is DesiredState.RUNNING
     if not runs or workspace.operation is not Operation.NONE:
         raise InvalidState("This workspace is not running. Start it first, and wait until it runs.")
+
+
+def check_restore(workspace: Workspace, archive_op_id: str) -> bool:
+    """Return whether a request to restore an archive changes anything (ADR 0038)."""
+    check_alive(workspace)
+    if workspace.archive_to_restore == archive_op_id:
+        return False
+    check_idle(workspace)
+    if workspace.request is not None:
+        raise OperationInProgress("Another request for this workspace is about to begin. Wait until it ends.")
+    if is_in_error(workspace):
+        raise InvalidState("This workspace is in ERROR. Recover it first.")
+    if DesiredState.RUNNING in (workspace.phase.value, workspace.desired_state):
+        raise InvalidState("This workspace runs. Stop it first, then restore the archive.")
+    at_rest = workspace.phase in (Phase.STANDBY, Phase.ARCHIVED)
+    if not at_rest or workspace.desired_state.value != workspace.phase.value:
+        raise InvalidState("An archive can be restored only while the workspace is stopped or archived.")
+    return True
 
 
 def may_stop_for_disk(workspace: Workspace) -> bool:
@@ -147,7 +167,7 @@ def home_is_lost(workspace: Workspace) -> bool:
 
 def check_cancel(workspace: Workspace) -> None:
     check_alive(workspace)
-    if workspace.operation not in CANCELLABLE:
+    if workspace.operation not in CANCELLABLE and workspace.archive_to_restore is None:
         raise InvalidState("There is nothing to cancel.")
     if workspace.operation is Operation.ARCHIVING and archive_committed(workspace):
         raise InvalidState(

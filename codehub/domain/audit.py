@@ -42,6 +42,7 @@ class Action(StrEnum):
     TOKEN_REVOKED = "token.revoked"  # noqa: S105 - a name
     WORKSPACE_STOPPED = "workspace.stopped"
     WORKSPACE_RECOVERED = "workspace.recovered"
+    WORKSPACE_RESTORED = "workspace.restored"
     WORKSPACE_DELETED = "workspace.deleted"
     WORKSPACE_DELETED_FOR_GOOD = "workspace.deleted_for_good"
     WORKSPACE_UNDELETED = "workspace.undeleted"
@@ -93,6 +94,7 @@ _DETAILS: Final[Mapping[Action, frozenset[str]]] = {
     Action.TOKEN_REVOKED: frozenset(("owner",)),
     Action.WORKSPACE_STOPPED: frozenset(("owner", "desired_state")),
     Action.WORKSPACE_RECOVERED: frozenset(("owner", "source", "archive_op_id")),
+    Action.WORKSPACE_RESTORED: frozenset(("owner", "archive_op_id")),
     Action.WORKSPACE_DELETED: frozenset(("owner",)),
     Action.WORKSPACE_DELETED_FOR_GOOD: frozenset(("owner",)),
     Action.WORKSPACE_UNDELETED: frozenset(("owner",)),

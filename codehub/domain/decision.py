@@ -24,6 +24,8 @@ class TimelineEvent(StrEnum):
     ERROR = "error"
     ARCHIVED = "archived"
     RECOVERED = "recovered"
+    CHOSEN = "chosen"
+    DROPPED = "dropped"
     CANCELLED = "cancelled"
     DIED = "died"
     REPLACED = "replaced"

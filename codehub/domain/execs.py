@@ -19,6 +19,8 @@ UNSEEN_FOR: Final = timedelta(minutes=5)
 """How long a running command may be missing from the runtime until it counts as lost."""
 KEPT_PER_WORKSPACE: Final = 200
 """Ended commands. The oldest are forgotten."""
+KEPT_BYTES_PER_WORKSPACE: Final = 1 << 30
+"""Output of ended commands, likewise."""
 
 
 class ExecState(StrEnum):

@@ -3,6 +3,7 @@
 The store is listed first, and the database is read afterwards.
 """
 
+import heapq
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,7 +36,11 @@ class ArchiveHolder:
     deleted_at: datetime | None
     purged_at: datetime | None
     kept: frozenset[str]
-    """Archive keys that a recovery left behind and that are still in their grace period."""
+    """Archive keys that a recovery or a restore left behind and that are still in their grace period."""
+    recorded: frozenset[str] = frozenset()
+    """Keys of the archives that its owner can restore."""
+    requested: str | None = None
+    """The archive_op_id that a pending request of its owner names."""
     of_other_backend: bool = False
     """Whether the workspace is of another backend than this coordinator."""
     grace_waived: bool = False
@@ -52,6 +57,8 @@ class GcRules:
     retention: timedelta
     audit_retention: timedelta | None = None
     """How long the audit log keeps an entry; None keeps all of them."""
+    archives_kept: int = 0
+    """How many of its newest complete archives a living workspace keeps (ADR 0038)."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,9 @@ class ArchiveRemovals:
     """Keys of the complete archives."""
 
 
-def protection(stored: StoredArchive, holder: ArchiveHolder | None, present: Collection[str]) -> str | None:
+def protection(
+    stored: StoredArchive, holder: ArchiveHolder | None, present: Collection[str], archives_kept: int
+) -> str | None:
     """Return why an archive must stay, or None.
 
     `present`: keys of the complete archives in the store.
@@ -85,12 +94,21 @@ def protection(stored: StoredArchive, holder: ArchiveHolder | None, present: Col
     if stored.archive_op_id == holder.archive_op_id:
         return "it belongs to the last archive operation"
     if stored.key in holder.kept:
-        return "a recovery left it behind"
+        return "a recovery or a restore left it behind"
+    if stored.archive_op_id == holder.requested:
+        return "its workspace is about to be restored from it"
+    if stored.key in _newest(holder, present, archives_kept):
+        return "it is one of the newest archives of its workspace"
     if holder.archive_key is not None and stored.archive_op_id > archive_op_id_of(holder.archive_key):
         return "it is newer than the archive of its workspace"
     if holder.archive_key is not None and holder.archive_key not in present:
         return "the archive that replaced it is missing"
     return None
+
+
+def _newest(holder: ArchiveHolder, present: Collection[str], count: int) -> list[str]:
+    """Return the newest restorable archives that are complete in the store. Their keys sort by age."""
+    return heapq.nlargest(count, (key for key in holder.recorded if key in present))
 
 
 def select_archives_to_remove(
@@ -102,7 +120,11 @@ def select_archives_to_remove(
 ) -> ArchiveRemovals:
     """Return which archives to remove now, and which orphans to remember."""
     present = frozenset(item.key for item in listed if item.complete)
-    orphans = [item for item in listed if protection(item, holders.get(item.workspace_id), present) is None]
+    orphans = [
+        item
+        for item in listed
+        if protection(item, holders.get(item.workspace_id), present, rules.archives_kept) is None
+    ]
     seen = {item.key: first_seen.get(item.key, now) for item in orphans}
     due = tuple(item for item in orphans if now - seen[item.key] >= _grace(item, holders, rules))
     alarm = _alarm(len(listed), orphans, holders)

@@ -34,6 +34,7 @@ from codehub.domain.observation import (
     VolumeFact,
 )
 from codehub.domain.observed_conditions import VANISHED
+from codehub.domain.restore_request import wait_or_drop
 from codehub.domain.states import ConditionName, ErrorReason, Operation
 from codehub.domain.workspace import Workspace
 
@@ -128,6 +129,10 @@ def _archive_home(workspace: Workspace, observation: Observation, context: Conte
         return Decision("The volume stays until it and its archive can be checked.", workspace)
     if observation.deletion is not None and observation.deletion.outdated:
         return _fail_and_archive_again(workspace, observation.deletion.message, context)
+    if workspace.archive_to_restore is not None and observation.deletion is None:
+        hindrance = wait_or_drop(workspace, observation)
+        if hindrance is not None:
+            return end_after_job(workspace, observation, lambda: hindrance, "the chosen archive is gone")
     deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
     return run_job(workspace, observation.deletion, observation.job_is_ours, deletion, context)
 

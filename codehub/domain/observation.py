@@ -107,6 +107,7 @@ class Observation:
     """Facts about everything that a workspace has, at one time.
 
     `archive`: the archive of the archive operation under way, otherwise that of `archive_key`.
+    `chosen`: the archive that a pending request to restore names.
     `silent_since`: when a container that was ready stopped answering.
     `is_first`: this controller observes the workspace for the first time. Earlier events happened
     while CodeHub was down.
@@ -122,3 +123,4 @@ class Observation:
     silent_since: datetime | None = None
     is_first: bool = False
     job_is_ours: bool = True
+    chosen: ArchiveFact | Unknown | Skipped | None = SKIPPED

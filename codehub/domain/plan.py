@@ -25,6 +25,7 @@ from codehub.domain.judge import level_of
 from codehub.domain.observation import ContainerFact, Observation, Unknown, VolumeFact
 from codehub.domain.observed_conditions import VANISHED, apply_observation, volume_generation
 from codehub.domain.other_backends import explain_left_alone, why_left_alone
+from codehub.domain.restore_request import NOT_ARCHIVED, drop, replace_archive, wait_or_drop
 from codehub.domain.states import ConditionName, DesiredState, ErrorReason, Level, Operation
 from codehub.domain.timeline_text import BEGUN
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
@@ -95,15 +96,19 @@ def must_observe_archive(workspace: Workspace) -> bool:
 
 
 def _plan_idle(workspace: Workspace, observation: Observation, context: Context) -> Decision:
-    if workspace.request is not None:
+    if workspace.request is not None and workspace.archive_to_restore is None:
         return _carry_out_request(workspace, workspace.request, observation)
     if is_terminal(workspace.error_reason):
+        if workspace.archive_to_restore is not None:
+            return drop(workspace, NOT_ARCHIVED)
         return _plan_in_error(workspace, observation, context)
     lost = home_loss(workspace) or archive_loss(workspace)
     if lost is not None:
         return replace(record_failure(workspace, lost, context), event=TimelineEvent.LOST)
     if _must_check_again(workspace, observation):
         return Decision("Something could not be checked, or is missing. Checking again.", workspace)
+    if workspace.archive_to_restore is not None:
+        return _restore_chosen(workspace, observation, context)
     died = _restart_ended_ide(workspace, observation, context)
     if died is not None:
         return died
@@ -134,6 +139,20 @@ def _carry_out_request(workspace: Workspace, request: PendingRequest, observatio
         after = _forget_home(after, None)
         sentence = "Recovery: starting with an empty home."
     return Decision(sentence, after, TimelineEvent.RECOVERED, keep_archives=replaced, consume=True)
+
+
+def _restore_chosen(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+    """Archive the present home, then let RESTORING begin from the chosen archive (ADR 0038)."""
+    hindrance = wait_or_drop(workspace, observation)
+    if hindrance is not None:
+        return hindrance
+    as_archived = replace(workspace, desired_state=DesiredState.ARCHIVED)
+    operation = next_operation(as_archived)
+    if operation in (Operation.STOPPING, Operation.ARCHIVING):
+        return _claim(workspace, operation, context)
+    if level_of(workspace.conditions) is Level.ARCHIVED:
+        return replace_archive(workspace)
+    return Decision("The restore waits until the workspace's archive was observed.", workspace)
 
 
 def _clear_late_cancel(workspace: Workspace) -> Decision:

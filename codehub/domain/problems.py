@@ -124,3 +124,31 @@ class WakeTimeout(Problem):
 
     default_message = "The workspace does not run yet. Try again."
     code, status = "WAKE_TIMEOUT", 504
+
+
+class FileConflict(Problem):
+    """Conflict with what is in the workspace, such as a directory where a file is expected."""
+
+    default_message = "The file is not what this call expects."
+    code, status = "FILE_CONFLICT", 409
+
+
+class PreconditionFailed(Problem):
+    """Condition of a request, such as an ETag, that does not hold."""
+
+    default_message = "The file has changed. Read it again."
+    code, status = "PRECONDITION_FAILED", 412
+
+
+class WorkspaceFailed(Problem):
+    """Failure inside the workspace that is not CodeHub's."""
+
+    default_message = "The workspace ended the operation."
+    code, status = "WORKSPACE_FAILED", 502
+
+
+class WorkspaceStalled(Problem):
+    """Time limit that the workspace has exceeded."""
+
+    default_message = "The workspace did not finish in time. Try again."
+    code, status = "WORKSPACE_STALLED", 504

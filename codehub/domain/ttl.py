@@ -115,6 +115,8 @@ def expired(
     """
     if workspace.operation is not Operation.NONE or workspace.deleted_at is not None:
         return None
+    if workspace.request is not None:
+        return None
     if workspace.desired_state.value != workspace.phase.value:
         return None
     standby = standby_at(workspace, defaults, awake)

@@ -12,6 +12,7 @@ from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 class RequestKind(StrEnum):
     RECOVER = "recover"
     CANCEL = "cancel"
+    RESTORE = "restore"
 
 
 class RecoverSource(StrEnum):
@@ -21,7 +22,7 @@ class RecoverSource(StrEnum):
 
 @dataclass(frozen=True)
 class PendingRequest:
-    """Request to recover or to cancel, waiting for the controller."""
+    """Request to recover, to cancel, or to restore an archive, waiting for the controller."""
 
     kind: RequestKind
     actor: str
@@ -78,3 +79,10 @@ class Workspace:
     created_at: datetime
     updated_at: datetime
     version: int
+
+    @property
+    def archive_to_restore(self) -> str | None:
+        """The archive_op_id that a pending request to restore names (ADR 0038)."""
+        if self.request is None or self.request.kind is not RequestKind.RESTORE:
+            return None
+        return self.request.archive_op_id

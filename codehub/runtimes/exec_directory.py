@@ -13,6 +13,7 @@ count: the next segment starts behind them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -165,8 +166,10 @@ class ExecDirectory:
 class OutputWriter:
     """Writer of one stream, which keeps its newest bytes in segments."""
 
-    def __init__(self, directory: ExecDirectory, stream: str, window: int) -> None:
+    def __init__(self, directory: ExecDirectory, stream: str, window: int, reserve: int = 0) -> None:
+        """`window` is how many bytes are kept, and `reserve` how many the disk is to have free."""
         self._directory = directory.path
+        self._reserve = reserve
         self._stream = stream
         self._window = window
         self._segment_bytes = max(1, window // _SEGMENTS)
@@ -205,6 +208,7 @@ class OutputWriter:
         if self._descriptor is not None and self._segment_rest() > 0:
             return self._descriptor
         self.close()
+        self._check_free_space()
         if not self._starts or self._has_gap or self._segment_rest() <= 0:
             self._starts.append(self._offset)
             self._has_gap = False
@@ -212,6 +216,13 @@ class OutputWriter:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(self._path(self._starts[-1]), flags, _FILE_MODE)
         return self._descriptor
+
+    def _check_free_space(self) -> None:
+        """Raise OSError if the disk has less free than its reserve: others need that to go on."""
+        if self._reserve:
+            disk = os.statvfs(self._directory)
+            if disk.f_bavail * disk.f_frsize < self._reserve:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _remove_oldest(self) -> None:
         while len(self._starts) > 1 and self._offset - self._starts[1] >= self._window:

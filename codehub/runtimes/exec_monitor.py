@@ -86,7 +86,8 @@ class ExecMonitor:
         self._selector = selectors.DefaultSelector()
         self._control = ControlSocket(self, self._selector)
         self._writers = {
-            name: OutputWriter(directory, name, request.output_bytes) for name in (STDOUT, STDERR)
+            name: OutputWriter(directory, name, request.output_bytes, request.reserve_bytes)
+            for name in (STDOUT, STDERR)
         }
         self._kill_reason: str | None = None
         self._stopping = False

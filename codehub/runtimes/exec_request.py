@@ -36,6 +36,8 @@ class ExecRequest:
     """Whether input will be sent. Otherwise the command finds its input closed."""
     timeout_seconds: float | None = None
     kill_after_seconds: float = KILL_AFTER_SECONDS
+    reserve_bytes: int = 0
+    """Output is dropped while the disk has less free."""
     start_until: float | None = None
     """Deadline on this machine's monotonic clock. Later the caller has given up, so nothing starts."""
     output_bytes: int = OUTPUT_BYTES

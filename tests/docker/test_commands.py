@@ -244,7 +244,8 @@ async def test_a_stopped_engine_ends_its_commands_with_their_workspace(fixture: 
         fixture.engine.start()
 
 
-async def test_the_command_of_a_killed_monitor_is_lost_and_ends(fixture: Commands) -> None:
+@pytest.mark.parametrize("by", ["the next cleanup", "forgetting it"])
+async def test_the_command_of_a_killed_monitor_is_lost_and_ends(fixture: Commands, by: str) -> None:
     await fixture.started("w1")
     directory = await start(fixture, "w1", shell(STUBBORN))
     await eventually(lambda: asyncio.to_thread(directory.size, STDOUT), "its start", lambda size: size > 0)
@@ -257,7 +258,10 @@ async def test_the_command_of_a_killed_monitor_is_lost_and_ends(fixture: Command
         "it to be lost",
         lambda record: record is not None and record.state is ExecState.LOST,
     )
-    await fixture.runtime.clean_up()
+    if by == "the next cleanup":
+        await fixture.runtime.clean_up()
+    else:
+        await fixture.runtime.commands.forget_command("w1", directory.path.name)
     await until(lambda: not process.is_alive(), "the command to end")
     assert exec_note.read(directory) is None
 

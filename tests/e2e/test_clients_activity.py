@@ -124,6 +124,11 @@ def idle_seconds(hub: Hub, workspace_id: str) -> float:
 REAL_TTL = 20
 LOADED = 70
 """Seconds for which a newly loaded window counts as used."""
+THROTTLED = 300
+"""Seconds until Chromium runs the timers of a hidden tab once a minute.
+
+A tab that had finished loading is throttled within seconds. On a busy machine it may not have.
+"""
 ACT_EVERY = 40
 """Seconds between keys, more than the TTL, so that presence has to count in between.
 
@@ -229,7 +234,7 @@ def act(pages: dict[str, Page], number: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_use_keeps_a_workspace_running_and_an_open_tab_does_not(
     hub: Hub, browser: Browser, real_tab: RealTab
 ) -> None:
@@ -270,7 +275,7 @@ def test_use_keeps_a_workspace_running_and_an_open_tab_does_not(
         if "laptop" in stood_by and not awake:
             laptop.wake()
             awake = True
-        assert now < LOADED + REAL_TTL + PATIENCE, f"only {stood_by} stood by within {now:.0f} s"
+        assert now < THROTTLED + REAL_TTL + PATIENCE, f"only {stood_by} stood by within {now:.0f} s"
         visible.wait_for_timeout(1000)
     assert laptop.reconnects > 0, "the laptop has not tried to reconnect"
     final = hub.phases()

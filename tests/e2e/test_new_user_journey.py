@@ -1,5 +1,6 @@
 """Journey of a new user with real code-server, in Chromium and with curl, and access checks."""
 
+import contextlib
 import functools
 import json
 import re
@@ -10,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.conftest import ADMIN_PASSWORD, Hub, new_context, running_hub
 from tests.e2e.dashboard import DashboardUser
@@ -132,6 +133,45 @@ def test_an_admin_sets_a_password_with_their_own_and_finds_it_in_the_audit_log(
     page.emulate_media(color_scheme="dark")
     page.screenshot(path=screenshots / "9-audit-log-phone.png")
     page.close()
+
+
+def test_tokens_made_in_the_dashboard_work_until_they_are_revoked(hub: Hub, screenshots: Path) -> None:
+    page = hub.context.new_page()
+    page.goto(f"{hub.system.base_url}/account")
+    own = _make_token(page, "ci")
+    page.screenshot(path=screenshots / "9-token.png", full_page=True)
+    url, headers = f"{hub.system.base_url}/api/v1/events", _bearer(own)
+    with httpx.stream("GET", url, headers=headers, timeout=PATIENCE) as events:
+        lines = events.iter_lines()
+        assert next(lines)
+        page.get_by_test_id("token-row").get_by_role("button").click()
+        page.get_by_test_id("confirm-revoke-token").click()
+        expect(page.get_by_test_id("token-row")).to_have_count(0)
+        with contextlib.suppress(httpx.RemoteProtocolError):  # the gateway closes it in mid-body
+            assert "heartbeat" not in "".join(lines)
+    assert httpx.get(f"{hub.system.base_url}/api/v1/workspaces", headers=_bearer(own)).status_code == 401
+
+    page.goto(f"{hub.system.base_url}/admin/users")
+    page.get_by_test_id("user-name").fill("robot")
+    page.get_by_test_id("user-service").check()
+    page.get_by_test_id("user-submit").click()
+    page.locator('[data-username="robot"]').get_by_test_id("user-tokens").click()
+    session = httpx.get(f"{hub.system.base_url}/api/v1/session", headers=_bearer(_make_token(page, "deploy")))
+    assert session.json()["user"]["username"] == "robot"
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.screenshot(path=screenshots / "9-service-account-phone.png", full_page=True)
+    page.close()
+
+
+def _make_token(page: Page, name: str) -> str:
+    page.get_by_test_id("token-name").fill(name)
+    page.get_by_test_id("token-submit").click()
+    return page.get_by_test_id("token-secret").input_value()
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
 
 
 def test_the_api_page_loads_nothing_from_other_hosts(hub: Hub) -> None:

@@ -9,7 +9,7 @@ from codehub.domain import allowed_changes, user_limits
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.awake import Lease
 from codehub.domain.conditions import initial_conditions
-from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
+from codehub.domain.decision import CONTROLLER_COLUMNS, Decision, TimelineEvent
 from codehub.domain.disk import HomeRecord, HomeSize, LiveHome, Notice
 from codehub.domain.error_policy import is_terminal
 from codehub.domain.gc import ArchiveHolder, StoredArchive, protection
@@ -76,6 +76,7 @@ def lost_connection() -> Exception:
 class Database:
     world: World
     retention: timedelta = timedelta(0)
+    archives_kept: int = 1
     rows: dict[str, Workspace] = field(default_factory=dict)
     archives: dict[str, Archive] = field(default_factory=dict)
     first_seen: dict[bool, dict[str, datetime]] = field(default_factory=lambda: {False: {}, True: {}})
@@ -168,7 +169,8 @@ class Database:
 
     def _check_claim(self, row: Workspace) -> None:
         assert row.op_id is not None
-        if row.operation not in CLAIMS[row.desired_state]:
+        restores = row.archive_to_restore is not None
+        if row.operation not in CLAIMS[DesiredState.ARCHIVED if restores else row.desired_state]:
             self.world.fail(row.id, f"{row.operation} is claimed although {row.desired_state} is desired")
         if row.op_id in self.claimed:
             self.world.fail(row.id, f"{row.op_id} is claimed twice")
@@ -225,9 +227,20 @@ class Database:
             self.archives.setdefault(decision.archive.archive_op_id, Archive(decision.archive))
         if decision.event is not None:
             self.world.record(before.id, f"[{self.leadership.epoch}] {decision.sentence}")
+        if decision.event is TimelineEvent.CHOSEN:
+            self._check_choice(row, retention)
         if decision.keep_archives:
             self._record_recovery_choice(after, retention)
         return self.put(after)
+
+    def _check_choice(self, row: Workspace, retention: timedelta) -> None:
+        """Check that the present home is a complete archive when a restore replaces it, and is kept."""
+        expected, key = self.world.expected_homes[row.id], row.archive_key or ""
+        item = self.world.store.get(key)
+        safe = item is not None and is_intact(item) and item.content == expected.content
+        if expected.protected and not expected.damaged and not safe:
+            self.world.fail(row.id, "a restore replaces the home before its archive is safe and committed")
+        self.world.left_behind[key] = self.now() + retention
 
     def _record_recovery_choice(self, row: Workspace, retention: timedelta) -> None:
         """Expect the content that the owner has chosen in place of a lost home."""
@@ -340,15 +353,40 @@ class Database:
                     and item.kept_until > self.now()
                 ),
                 grace_waived=row.grace_waived_at is not None,
+                requested=row.request.archive_op_id if row.request is not None else None,
+                recorded=frozenset(self._restorable(row.id)),
             )
             for row in rows
         }
 
-    def mark_archive_removed(self, item: StoredArchive, present: Collection[str]) -> str | None:
-        reason = protection(item, self.archive_holders(item.workspace_id).get(item.workspace_id), present)
+    def _restorable(self, workspace_id: str) -> list[str]:
+        return [
+            item.fact.key
+            for item in self.archives.values()
+            if item.fact.workspace_id == workspace_id and not item.removed
+        ]
+
+    def mark_archive_removed(
+        self, item: StoredArchive, present: Collection[str], archives_kept: int
+    ) -> str | None:
+        holder = self.archive_holders(item.workspace_id).get(item.workspace_id)
+        reason = protection(item, holder, present, archives_kept)
+        if reason is None:
+            self._check_removal(item)
         if reason is None and item.archive_op_id in self.archives:
             self.archives[item.archive_op_id].removed = True
         return reason
+
+    def _check_removal(self, item: StoredArchive) -> None:
+        """Check that GC removes neither a requested archive nor the newest of a living workspace."""
+        row = self.rows.get(item.workspace_id)
+        if self.blank or row is None or row.deleted_at is not None:
+            return
+        if row.archive_to_restore == item.archive_op_id:
+            self.world.fail(row.id, f"GC removes {item.key}, which is about to be restored")
+        restorable = [key for key in self._restorable(row.id) if self.world.find(key) is not None]
+        if item.key in sorted(restorable)[-self.archives_kept :]:
+            self.world.fail(row.id, f"GC removes {item.key}, one of the newest archives")
 
     def due(self, defaults: TtlDefaults, now: datetime) -> list[Workspace]:
         rows = [] if self.blank else self.rows.values()
@@ -411,10 +449,20 @@ class Gate:
         request = PendingRequest(RequestKind.RECOVER, "user", source, archive_op_id)
         self._put(row, f"recovers from {source}", request=request, **self._use(row))
 
+    def restore(self, workspace_id: str, archive_op_id: str) -> None:
+        row = self._db.rows[workspace_id]
+        known = self._db.archives.get(archive_op_id)
+        if not allowed_changes.check_restore(row, archive_op_id):
+            return
+        if known is None or known.removed:
+            raise ValidationFailed("no such archive")
+        request = PendingRequest(RequestKind.RESTORE, "user", archive_op_id=archive_op_id)
+        self._put(row, f"restores {archive_op_id}", request=request, last_access_at=self._db.now())
+
     def cancel(self, workspace_id: str) -> None:
         row = self._db.rows[workspace_id]
         allowed_changes.check_cancel(row)
-        if row.request is not None:
+        if row.request is not None and row.archive_to_restore is None:
             raise InvalidState("already requested")
         self._put(row, f"cancels {row.operation}", request=PendingRequest(RequestKind.CANCEL, "user"))
 

@@ -39,6 +39,7 @@ FAULT_SECONDS = 80.0
 """Virtual seconds with faults."""
 SETTLE_WITHIN = 7200.0
 """Virtual seconds after the faults in which everything must settle."""
+ARCHIVES_KEPT = 1
 FAULT_RATE = 0.01
 DESIRED_STATES = (DesiredState.RUNNING, DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.ARCHIVED)
 COMPONENTS = ("store", "volumes", "runtime", "database", "redis", "flush", "space", "jobs")
@@ -56,6 +57,7 @@ def settings() -> Settings:
         ttl_standby_seconds=STANDBY_TTL,
         ttl_archive_seconds=120,
         trash_retention_seconds=300,
+        archives_kept=ARCHIVES_KEPT,
         gc_orphan_grace_seconds=150,
         reconciler_retry_backoff=5,
         reconciler_archiving_timeout=150,
@@ -112,7 +114,7 @@ class History:
         self.retention = timedelta(seconds=self.settings.trash_retention_seconds)
         self.faults = Faults(FAULT_RATE)
         self.world = World(loop, timedelta(seconds=self.settings.gc_orphan_grace_seconds))
-        self.database = Database(self.world, self.retention)
+        self.database = Database(self.world, self.retention, self.settings.archives_kept)
         self.gate = Gate(self.database)
         self.redis = Redis()
         self.gateways: list[Gateway] = []
@@ -206,8 +208,10 @@ class History:
         name = self.chance.choice(list(self.database.rows))
         draw = self.chance.random()
         try:
-            if draw < 0.5:
+            if draw < 0.48:
                 self._write_home(name)
+            elif draw < 0.5:
+                self._restore(name)
             elif draw < 0.85:
                 self.gate.set_desired_state(name, self.chance.choice(DESIRED_STATES))
             elif draw < 0.875:
@@ -241,15 +245,23 @@ class History:
                 return
             except ValidationFailed:
                 pass
-        known = [
-            item.fact.archive_op_id
-            for item in self.database.archives.values()
-            if item.fact.workspace_id == name and not item.removed
-        ]
+        known = self._known_archives(name)
         if known and self.chance.random() < 0.6:
             self.gate.recover(name, RecoverSource.ARCHIVE, self.chance.choice(known))
         else:
             self.gate.recover(name, RecoverSource.EMPTY, None)
+
+    def _restore(self, name: str) -> None:
+        known = self._known_archives(name)
+        if known:
+            self.gate.restore(name, self.chance.choice(known))
+
+    def _known_archives(self, name: str) -> list[str]:
+        return [
+            item.fact.archive_op_id
+            for item in self.database.archives.values()
+            if item.fact.workspace_id == name and not item.removed
+        ]
 
     def _disturb(self) -> None:
         disturbances: tuple[Callable[[], None], ...] = (

@@ -303,9 +303,9 @@ class SimulatedLeaderDatabase:
         await self._write(write)
 
     async def mark_archive_removed(
-        self, item: StoredArchive, present: Collection[str], now: datetime
+        self, item: StoredArchive, present: Collection[str], archives_kept: int, now: datetime
     ) -> str | None:
-        return await self._write(lambda: self._db.mark_archive_removed(item, present))
+        return await self._write(lambda: self._db.mark_archive_removed(item, present, archives_kept))
 
     async def trim_audit_log(self, before: datetime) -> int:
         return 0  # people do not sign in here

@@ -9,7 +9,7 @@ import pytest
 from tests.selection import EVERYTHING, sample
 from tests.simulation.model.scenarios import SCENARIOS, Report, explore_scenario
 
-SMALL = 5
+SMALL = 8
 """The last scenarios take a few seconds each. `make test` explores these and one of the others."""
 CHOSEN = [*sample(SCENARIOS[:-SMALL], 1, "models"), *SCENARIOS[-SMALL:]]
 AT_LEAST = 1_000_000

@@ -16,9 +16,11 @@ from codehub.domain import (
     next_effect,
     observed_conditions,
     plan,
+    restore_request,
     ttl,
     volume_leftovers,
 )
+from codehub.domain.awake import FOREVER, NO_HOLDS
 from codehub.domain.decision import Decision, record_failure, without_errors
 from codehub.domain.effects import DeleteVolume
 from codehub.domain.error_policy import Failure
@@ -27,9 +29,30 @@ from codehub.domain.states import DesiredState, ErrorReason, Operation
 from tests.simulation.model import controller, runners, storage, user_actions
 from tests.simulation.model.convergence import settles
 from tests.simulation.model.row_conversion import LONG_AGO
-from tests.simulation.model.scenarios import ARCHIVED, RUNNING, STANDBY, Scenario, initial_state, model
+from tests.simulation.model.scenarios import (
+    ARCHIVED,
+    RUNNING,
+    STANDBY,
+    TWO_ARCHIVES,
+    Scenario,
+    initial_state,
+    model,
+)
 from tests.simulation.model.search import explore
-from tests.simulation.model.state_parts import Arc, Disk, Generation, Leader, Op, Record, Row, Store, Stored
+from tests.simulation.model.state_parts import (
+    Activity,
+    Arc,
+    Disk,
+    Gc,
+    Generation,
+    Leader,
+    Op,
+    Record,
+    Row,
+    Store,
+    Stored,
+    TtlSnapshot,
+)
 
 Patch = tuple[ModuleType | type, str, Any]
 
@@ -177,6 +200,33 @@ def _waiver_survives_undelete() -> list[Patch]:
     return [(user_actions, "WAIVER_AFTER_UNDELETE", True)]
 
 
+def _restore_without_an_archive_of_the_present_home() -> list[Patch]:
+    """A request to restore is carried out before the present home is archived."""
+
+    def restore(workspace: Any, observed: Any, context: Any) -> Decision:
+        chosen = restore_request.replace_archive(workspace)
+        return replace(chosen, after=replace(chosen.after, home_ctx=None))
+
+    return [(plan, "_restore_chosen", restore)]
+
+
+def _restore_removes_the_home_beside_a_missing_archive() -> list[Patch]:
+    return [(next_effect, "wait_or_drop", lambda workspace, observed: None)]
+
+
+def _restore_keeps_nothing() -> list[Patch]:
+    real = restore_request.replace_archive
+    return [(plan, "replace_archive", lambda workspace: replace(real(workspace), keep_archives=False))]
+
+
+def _gc_ignores_requests() -> list[Patch]:
+    return [(runners, "requested_archive", lambda row: None)]
+
+
+def _gc_keeps_no_newest() -> list[Patch]:
+    return [(gc, "_newest", lambda holder, present, count: [])]
+
+
 def _hung_counts_as_none() -> list[Patch]:
     real = controller.container_fact
 
@@ -197,6 +247,30 @@ def _hung_replaced_repeatedly() -> list[Patch]:
     return [(hung_ide, "_replace_own_ide", replace_own)]
 
 
+def _holds_are_not_read() -> list[Patch]:
+    return [(runners, "holds_of", lambda activity: NO_HOLDS)]
+
+
+def _holds_are_not_compared() -> list[Patch]:
+    real = runners.nothing_has_changed
+
+    def nothing_has_changed(seen: TtlSnapshot, row: Row, activity: Activity) -> bool:
+        return real(seen._replace(held=activity.held), row, activity)
+
+    return [(runners, "nothing_has_changed", nothing_has_changed)]
+
+
+def _ttl_counts_from_the_last_use() -> list[Patch]:
+    def busy_until(workspace: Any, awake: Any) -> Any:
+        return max(ttl._idle_since(workspace), awake.until)
+
+    return [(ttl, "busy_until", busy_until)]
+
+
+def _no_limit() -> list[Patch]:
+    return [(ttl, "awake_limit", lambda workspace, defaults: FOREVER)]
+
+
 FOREIGN_HOME = {
     **ARCHIVED,
     "disk": Disk(b"a", Generation(Op(1), Arc(1)), fence=1),
@@ -208,6 +282,7 @@ FOREIGN_HOME = {
 COPY = "at least one complete copy of the home exists"
 DELETES = "archive_key is committed, and no container exists, before a volume is deleted"
 HALF = "an IDE has half of its start timeout"
+PROTECTED = "GC never removes a protected archive"
 ONCE = "an operation replaces its own IDE once"
 
 PLANTED_BUGS = [
@@ -250,12 +325,34 @@ PLANTED_BUGS = [
         "purge", {"request": 1, "gc": 2, "time": 2}, values=STANDBY), _grace_waived_for_every_purge),
     PlantedBug("grace_waived_by_an_earlier_delete", "a grace period is waived by the delete", Scenario(
         "undelete", {"request": 2}, values=STANDBY), _waiver_survives_undelete),
+    PlantedBug("restore_consumed_before_the_archive", "only an operation that removes a home", Scenario(
+        "restore", {"restore": 1}, values=TWO_ARCHIVES), _restore_without_an_archive_of_the_present_home),
+    PlantedBug("restore_that_deletes_the_volume_first", DELETES, Scenario(
+        "restore", {"restore": 1}, values=TWO_ARCHIVES), _volume_first),
+    PlantedBug("restore_beside_a_missing_archive", "a home is removed for a restore only while", Scenario(
+        "restore", {"restore": 1, "trouble": 1, "outside": 1}, values=TWO_ARCHIVES),
+        _restore_removes_the_home_beside_a_missing_archive),
+    PlantedBug("restore_that_keeps_nothing", "what a restore leaves behind is kept", Scenario(
+        "restore", {"restore": 1}, values=TWO_ARCHIVES), _restore_keeps_nothing),
+    PlantedBug("gc_of_an_archive_about_to_be_restored", PROTECTED, Scenario(
+        "gc", {"restore": 1, "gc": 1}, values={**TWO_ARCHIVES, "gc": Gc(orphans=((Arc(1), 1),))}),
+        _gc_ignores_requests),
+    PlantedBug("gc_of_the_newest_archives", PROTECTED, Scenario(
+        "gc", {"gc": 2, "time": 2}, values=TWO_ARCHIVES), _gc_keeps_no_newest),
     PlantedBug("archiving_under_a_hung_container", "an archive is never taken under a container", Scenario(
         "hung container", {"request": 1, "trouble": 1, "die": 1}, values=RUNNING), _hung_counts_as_none),
     PlantedBug("slow_start_taken_for_a_hung_one", HALF, Scenario(
         "start", {"request": 1}, values=STANDBY), _slow_counts_as_hung),
     PlantedBug("hung_ide_replaced_again_and_again", ONCE, Scenario(
         "hung", {"request": 1, "trouble": 2, "timeout": 2}, values=STANDBY), _hung_replaced_repeatedly),
+    PlantedBug("commands_and_leases_hold_nothing", "a command or lease keeps a workspace", Scenario(
+        "holds", {"hold": 1, "ttl": 1, "time": 1}, values=RUNNING), _holds_are_not_read),
+    PlantedBug("hold_that_begins_while_a_ttl_fires", "a command or lease that begins", Scenario(
+        "late hold", {"hold": 1, "ttl": 1, "time": 1}, values=RUNNING), _holds_are_not_compared),
+    PlantedBug("stopped_as_soon_as_a_hold_ends", "the TTL counts from the end of the last hold", Scenario(
+        "end of a hold", {"hold": 1, "ttl": 1, "time": 1}, values=RUNNING), _ttl_counts_from_the_last_use),
+    PlantedBug("programs_without_a_limit", "programs keep a workspace running no longer", Scenario(
+        "limit", {"hold": 1, "ttl": 1, "time": 1}, values=RUNNING), _no_limit),
 ]  # fmt: skip
 NAMES = [bug.name for bug in PLANTED_BUGS]
 

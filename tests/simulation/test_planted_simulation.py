@@ -1,7 +1,8 @@
 """Planted bugs, each of which the histories must reveal (ADR 0008).
 
-Three of them take many histories and run in `make test-all` only. In `make test`, the model finds
-two of these, and `test_parallel_recoveries_never_exceed_the_limit` covers the third.
+`make test` runs some of them, chosen by the seed of the run. Three take many histories and run in
+`make test-all` only. In `make test`, the model finds two of these, and
+`test_parallel_recoveries_never_exceed_the_limit` covers the third.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from codehub.domain import (
     next_effect,
     observed_conditions,
     plan,
+    restore_request,
     ttl,
     user_limits,
     volume_leftovers,
@@ -65,6 +67,7 @@ from tests.simulation.simulated_backend import SimulatedBackend, SimulatedLeader
 from tests.simulation.world import Disk, Home, Violation
 
 SEEDS = range(10_000, 10_060)
+pytestmark = pytest.mark.sampled(14, "test_planted_")
 
 
 @pytest.fixture(autouse=True)
@@ -217,6 +220,34 @@ class Deletions(History):
         calls = (self.gate.delete, self.gate.delete_now, self.gate.undelete, self.gate.undelete)
         try:
             self.chance.choice(calls)(name)
+        except Problem as problem:
+            self.world.record(name, f"is rejected: {problem.code}")
+
+
+class Restores(History):
+    """Users write, stop and archive a few workspaces, and restore archives of them."""
+
+    fault_seconds = 400.0
+
+    def __init__(self, seed: int, loop: VirtualLoop) -> None:
+        super().__init__(seed, loop)
+        self.settings = self.settings.model_copy(update={"archives_kept": 5})
+        self.database.archives_kept = 5
+
+    def _act_as_user(self) -> None:
+        name = self.chance.choice(list(self.database.rows)[:12])
+        draw = self.chance.random()
+        try:
+            if draw < 0.4:
+                self._write_home(name)
+            elif draw < 0.7:
+                self.gate.set_desired_state(name, self.chance.choice(histories.DESIRED_STATES))
+            elif draw < 0.95:
+                self._restore(name)
+            elif draw < 0.97:
+                self.gate.cancel(name)
+            else:
+                self._recover(name)
         except Problem as problem:
             self.world.record(name, f"is rejected: {problem.code}")
 
@@ -665,3 +696,39 @@ def test_planted_a_waived_grace_that_counts_for_others(monkeypatch: pytest.Monke
 
 def test_workspaces_are_deleted_without_an_archive() -> None:
     run(SEEDS[0], Deletions)
+
+
+def test_archives_are_restored_while_everything_fails() -> None:
+    run(SEEDS[0], Restores)
+
+
+def test_planted_a_restore_that_is_carried_out_before_the_home_is_archived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def restore(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+        chosen = restore_request.replace_archive(workspace)
+        return replace(chosen, after=replace(chosen.after, home_ctx=None))
+
+    monkeypatch.setattr(plan, "_restore_chosen", restore)
+    expect_violation("a restore replaces the home before its archive is safe", Restores)
+
+
+def test_planted_a_restore_that_deletes_the_volume_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = next_effect._archive_home
+
+    def archive(workspace: Workspace, observation: Observation, context: Context) -> Decision:
+        committed = workspace.archive_to_restore is None or workspace.home_ctx is None
+        if committed or not next_effect.archive_seen(workspace, observation):
+            return original(workspace, observation, context)
+        assert workspace.home_ctx is not None
+        deletion = DeleteVolume(current_deletion_job_id(workspace), workspace.home_ctx)
+        return run_job(workspace, observation.deletion, observation.job_is_ours, deletion, context)
+
+    monkeypatch.setattr(next_effect, "_archive_home", archive)
+    expect_violation("is deleted before its archive is safe|although nothing was destroyed", Restores)
+
+
+@pytest.mark.full
+def test_planted_gc_of_the_newest_archives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "_newest", lambda holder, present, count: [])
+    expect_violation("one of the newest archives", Restores)

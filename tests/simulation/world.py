@@ -123,6 +123,8 @@ class World:
         self.replaced: set[str] = set()
         """Operations that have replaced an IDE that they had started."""
         self.inodes = PLENTY
+        self.left_behind: dict[str, datetime] = {}
+        """Archives of homes that a restore has replaced, and until when they are kept."""
         self.waived: set[str] = set()
         """Workspaces whose owner requested a delete without a grace period."""
 
@@ -253,6 +255,8 @@ class World:
         protected = expected is not None and expected.protected
         if protected and needed is not None and self.loop.utc_now() - needed < self.grace:
             self.fail(workspace_id, f"the archive {key} is removed before its grace is over")
+        if protected and self.loop.utc_now() < self.left_behind.get(key, self.loop.utc_now()):
+            self.fail(workspace_id, f"the archive {key} is removed, although a restore left it behind")
         self.changed(workspace_id)
 
 

@@ -21,8 +21,14 @@ def test_bad(): raise AssertionError("as planned")
 """
 
 
-def run_suite(directory: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
-    (directory / "test_suite.py").write_text(SUITE)
+def run_suite(
+    directory: Path, suite: str = SUITE, *arguments: str, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a suite, or the tests of it that the arguments name."""
+    file = directory / "test_suite.py"
+    file.write_text(suite)
+    if not any("::" in argument for argument in arguments):
+        arguments = (*arguments, str(file))
     (directory / "pytest.ini").write_text("[pytest]\n")
     plugins = [f"-p{name}" for name in ("tests.selection", "tests.report")]
     inherited = {
@@ -31,9 +37,35 @@ def run_suite(directory: Path, **environment: str) -> "subprocess.CompletedProce
         if not name.startswith(("CODEHUB_TEST", "CODEHUB_REPEAT"))
     }
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-pno:cacheprovider", *plugins, str(directory / "test_suite.py")],
+        [sys.executable, "-m", "pytest", "-pno:cacheprovider", *plugins, *arguments],
         capture_output=True, text=True, check=False, env=inherited | {"CODEHUB_TEST_SEED": "7"} | environment,
     )  # fmt: skip
+
+
+SAMPLED_SUITE = """
+import pytest
+
+pytestmark = pytest.mark.sampled(3, "test_each")
+
+@pytest.mark.parametrize("number", range(20))
+def test_each(number): pass
+
+def test_always(): pass
+"""
+
+
+def test_a_sampled_file_runs_some_of_its_tests_and_a_named_one_always(tmp_path: Path) -> None:
+    suite = tmp_path / "test_suite.py"
+
+    def collected(*names: str) -> set[str]:
+        output = run_suite(tmp_path, SAMPLED_SUITE, *names, "--collect-only", "-q").stdout
+        return {line.partition("::")[2] for line in output.splitlines() if "::" in line}
+
+    found = collected()
+    assert len(found) == 4
+    assert "test_always" in found
+    left_out = next(f"test_each[{number}]" for number in range(20) if f"test_each[{number}]" not in found)
+    assert collected(f"{suite}::{left_out}") == {left_out}
 
 
 def test_a_run_ends_with_the_times_and_the_commands_that_repeat_its_failures(tmp_path: Path) -> None:

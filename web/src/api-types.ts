@@ -16,7 +16,7 @@ export interface components {
             service: boolean;
         };
         /** @enum {string} */
-        Action: "session.opened" | "session.failed" | "session.locked" | "session.confirmation_failed" | "session.failures_counted" | "user.created" | "user.deleted" | "user.role_changed" | "user.password_changed" | "user.password_set" | "token.created" | "token.revoked" | "workspace.stopped" | "workspace.recovered" | "workspace.deleted" | "workspace.deleted_for_good" | "workspace.undeleted" | "limits.changed" | "security.weakened" | "security.restored";
+        Action: "session.opened" | "session.failed" | "session.locked" | "session.confirmation_failed" | "session.failures_counted" | "user.created" | "user.deleted" | "user.role_changed" | "user.password_changed" | "user.password_set" | "token.created" | "token.revoked" | "workspace.stopped" | "workspace.recovered" | "workspace.restored" | "workspace.deleted" | "workspace.deleted_for_good" | "workspace.undeleted" | "limits.changed" | "security.weakened" | "security.restored";
         /** @enum {string} */
         ActorKind: "user" | "admin" | "anonymous" | "cli" | "system";
         Alive: {
@@ -277,6 +277,9 @@ export interface components {
         Renewal: {
             seconds: number;
         };
+        Restore: {
+            archive_op_id: string;
+        };
         /** @enum {string} */
         Role: "user" | "admin";
         RunningLimits: {
@@ -406,6 +409,7 @@ export interface components {
             progress: components["schemas"]["ProgressView"] | null;
             home: components["schemas"]["HomeView"] | null;
             has_archive: boolean;
+            archive_to_restore: string | null;
             url: string;
             /** Format: date-time */
             created_at: string;
@@ -449,6 +453,7 @@ export interface components {
             progress: components["schemas"]["ProgressView"] | null;
             home: components["schemas"]["DetailedHomeView"] | null;
             has_archive: boolean;
+            archive_to_restore: string | null;
             url: string;
             /** Format: date-time */
             created_at: string;
@@ -495,6 +500,42 @@ export interface components {
             command: string[] | null;
             cwd: string | null;
         };
+        FileListView: {
+            path: string;
+            encoded: boolean;
+            /** @enum {string} */
+            kind: "file" | "directory" | "symlink" | "other";
+            size: number;
+            mode: string;
+            mtime: number;
+            etag: string;
+            target: string | null;
+            target_encoded: boolean;
+            entries: components["schemas"]["FileView"][];
+            truncated: boolean;
+        };
+        FileView: {
+            path: string;
+            encoded: boolean;
+            /** @enum {string} */
+            kind: "file" | "directory" | "symlink" | "other";
+            size: number;
+            mode: string;
+            mtime: number;
+            etag: string;
+            target: string | null;
+            target_encoded: boolean;
+        };
+        Move: {
+            /** @default  */
+            path?: string;
+            path_encoded?: string | null;
+            /** @default  */
+            to?: string;
+            to_encoded?: string | null;
+            /** @default false */
+            overwrite?: boolean;
+        };
         NewCommand: {
             command: string[] | string;
             /** @default  */
@@ -512,12 +553,36 @@ export interface components {
             wake_timeout_seconds?: number;
             key?: string | null;
         };
+        NewDirectory: {
+            /** @default  */
+            path?: string;
+            path_encoded?: string | null;
+            /** @default false */
+            parents?: boolean;
+            mode?: string | null;
+        };
+        SearchMatchView: {
+            path: string;
+            encoded: boolean;
+            /** @enum {string} */
+            kind: "file" | "directory" | "symlink" | "other";
+            line: number | null;
+            text: string | null;
+        };
+        SearchView: {
+            matches: components["schemas"]["SearchMatchView"][];
+            truncated: boolean;
+        };
         SignalToSend: {
             signal: number | string;
         };
         Terminal: {
             rows: number;
             cols: number;
+        };
+        UnpackedView: {
+            entries: number;
+            bytes: number;
         };
     };
     responses: never;
@@ -575,6 +640,7 @@ export type ProgressView = components['schemas']['ProgressView'];
 export type Recovery = components['schemas']['Recovery'];
 export type RecoveryOption = components['schemas']['RecoveryOption'];
 export type Renewal = components['schemas']['Renewal'];
+export type Restore = components['schemas']['Restore'];
 export type Role = components['schemas']['Role'];
 export type RunningLimits = components['schemas']['RunningLimits'];
 export type Scope = components['schemas']['Scope'];
@@ -597,8 +663,15 @@ export type WorkspaceSummary = components['schemas']['WorkspaceSummary'];
 export type WorkspaceView = components['schemas']['WorkspaceView'];
 export type ExecList = components['schemas']['ExecList'];
 export type ExecView = components['schemas']['ExecView'];
+export type FileListView = components['schemas']['FileListView'];
+export type FileView = components['schemas']['FileView'];
+export type Move = components['schemas']['Move'];
 export type NewCommand = components['schemas']['NewCommand'];
+export type NewDirectory = components['schemas']['NewDirectory'];
+export type SearchMatchView = components['schemas']['SearchMatchView'];
+export type SearchView = components['schemas']['SearchView'];
 export type SignalToSend = components['schemas']['SignalToSend'];
 export type Terminal = components['schemas']['Terminal'];
+export type UnpackedView = components['schemas']['UnpackedView'];
 export type $defs = Record<string, never>;
 export type operations = Record<string, never>;

@@ -7,6 +7,7 @@ import type {
   AuditQuery,
   DetailedWorkspace,
   Images,
+  LeaseList,
   MadeToken,
   NewToken,
   NewUser,
@@ -146,7 +147,14 @@ export const api = {
     request<DetailedWorkspace>("POST", workspacePath(id, "/extend"), { seconds }),
   timeline: (id: string, signal?: AbortSignal) =>
     request<Timeline>("GET", workspacePath(id, "/timeline"), undefined, signal),
-  archives: (id: string) => request<ArchiveList>("GET", workspacePath(id, "/archives")),
+  archives: (id: string, signal?: AbortSignal) =>
+    request<ArchiveList>("GET", workspacePath(id, "/archives"), undefined, signal),
+  restoreArchive: (id: string, archiveOpId: string) =>
+    request<DetailedWorkspace>("POST", workspacePath(id, "/restore"), { archive_op_id: archiveOpId }),
+  leases: (id: string, signal?: AbortSignal) =>
+    request<LeaseList>("GET", workspacePath(id, "/leases"), undefined, signal),
+  deleteLease: (id: string, leaseId: string) =>
+    request<void>("DELETE", workspacePath(id, `/leases/${encodeURIComponent(leaseId)}`)),
   images: () => request<Images>("GET", "/images"),
 
   users: (query: ListQuery, signal?: AbortSignal) =>

@@ -52,6 +52,7 @@ function ownerActions(workspace: Workspace): Action[] {
   if (workspace.deleted_at !== null) return workspace.operation === "NONE" ? ["undelete", "delete"] : [];
   if (workspace.operation !== "NONE") return duringOperation(workspace);
   if (workspace.phase === "ERROR") return workspace.ways_out.length > 0 ? ["recover", "delete"] : ["delete"];
+  if (workspace.archive_to_restore !== null) return ["cancel", "delete"];
   const actions = actionsWhileIdle(workspace.phase);
   const waitsForStart = workspace.phase === "STANDBY" && workspace.desired_state === "RUNNING";
   if (waitsForStart) actions.splice(actions.indexOf("start"), 1, "stop");
@@ -81,6 +82,13 @@ function actionsWhileIdle(phase: Phase): Action[] {
       return [];
   }
 }
+
+/** Returns whether an archive can be restored now: nothing runs, and nothing else is requested. */
+export const canRestoreArchive = (workspace: Workspace) =>
+  (workspace.phase === "STANDBY" || workspace.phase === "ARCHIVED") &&
+  workspace.desired_state === workspace.phase &&
+  workspace.operation === "NONE" &&
+  workspace.archive_to_restore === null;
 
 /** Returns whether the owner has to choose how to recover it, and cannot only try again. */
 export const asksHowToRecover = ({ ways_out }: Workspace) => ways_out.some((way) => way !== "look_again");

@@ -51,7 +51,7 @@ class DockerCommands(RecordedCommands):
         await asyncio.to_thread(self._start, workspace_id, directory, request)
 
     def _start(self, workspace_id: str, directory: ExecDirectory, command: ExecRequest) -> None:
-        container = self._find_container(workspace_id)
+        container = self.find_container(workspace_id)
         self._create_workspace_directory(workspace_id)
         request = MonitorRequest(self.url, container, str(directory.path), _groups(), command)
         try:
@@ -75,7 +75,8 @@ class DockerCommands(RecordedCommands):
         content = b"".join(piece for _, piece in FrameDecoder().decode(answer.content))
         return content.decode(errors="replace").rstrip("\n")
 
-    def _find_container(self, workspace_id: str) -> ContainerProcess:
+    def find_container(self, workspace_id: str) -> ContainerProcess:
+        """Return a running container; raise CommandRefused if there is none, or none that we see."""
         try:
             found = EngineHttp(self.url).request("GET", f"/containers/{name_of(workspace_id)}/json")
         except OSError as error:

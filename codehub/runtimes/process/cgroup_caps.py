@@ -230,6 +230,15 @@ def _disk_settings(version: int, disk: DiskCap) -> dict[str, str]:
     return dict.fromkeys(names, f"{disk.number} {rate}")
 
 
+def groups_of(pid: int) -> list[str]:
+    """Return the groups of a process, as directories, without the root of each hierarchy."""
+    mounts = _mounts(_read_text("/proc/self/mountinfo"))
+    paths = _own_paths(_read_text(f"/proc/{pid}/cgroup"))
+    return [
+        str(_within(*mounts[name], path)) for name, path in paths.items() if name in mounts and path != "/"
+    ]
+
+
 def _mounts(mountinfo: str) -> _Mounts:
     """Return the mount point of each controller and the part of its hierarchy there.
 

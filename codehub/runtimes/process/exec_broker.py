@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,17 +24,10 @@ from codehub.host.processes import set_command_line
 from codehub.runtimes.exec_directory import UMASK, ExecDirectory
 from codehub.runtimes.exec_monitor import ExecMonitor
 from codehub.runtimes.exec_request import ExecRequest
-from codehub.runtimes.process import cgroups, libc, seccomp
-from codehub.runtimes.process.cgroups import GroupSettings
+from codehub.runtimes.files.protocol import FILES_REQUEST
+from codehub.runtimes.process import cgroups, file_broker, libc, seccomp
 from codehub.runtimes.process.forked_command import ForkedCommand, Streams
-from codehub.runtimes.process.keyring import leave_session_keyring
-from codehub.runtimes.process.namespace_entry import (
-    NamespaceSet,
-    drop_rights,
-    forbid_imports,
-    forbid_tracing,
-    fork_sibling,
-)
+from codehub.runtimes.process.workspace_process import ExecSettings, confine, report_error, start_inside
 
 SOCKET = "exec.sock"
 """The broker's socket, beside the directories of the commands."""
@@ -46,23 +37,6 @@ _REQUEST_SECONDS = 10.0
 _ACCEPT_PAUSE_SECONDS = 0.05
 _CANNOT_RUN = 126
 _PR_SET_PDEATHSIG = 1
-_OOM_SCORE_ADJUSTMENT = "500"
-_RESTORED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
-
-
-@dataclass(frozen=True)
-class ExecSettings:
-    """How commands run in one workspace: as its IDE does."""
-
-    child: int
-    """The first process of the workspace below the keeper."""
-    sandbox_depth: int
-    uid: int | None
-    env: Mapping[str, str]
-    umask: int
-    groups: GroupSettings
-    limits: Mapping[int, int]
-    seccomp: bytes
 
 
 class ExecBroker:
@@ -136,7 +110,11 @@ def _keep_only(client: int) -> socket.socket:
 def _serve(connection: socket.socket, executions: Path, settings: ExecSettings) -> None:
     connection.settimeout(_REQUEST_SECONDS)
     with connection.makefile() as reader:
-        request = ExecRequest.from_json(reader.readline())
+        line = reader.readline()
+    if line == FILES_REQUEST:
+        file_broker.serve(connection, settings)
+        return
+    request = ExecRequest.from_json(line)
     if request.is_too_late:
         return
     set_command_line("codehub-exec", request.exec_id)
@@ -152,50 +130,10 @@ def _serve(connection: socket.socket, executions: Path, settings: ExecSettings) 
             connection.sendall(STARTED.encode())
         connection.close()
 
-    command = ForkedCommand(request, lambda streams: _start(request, settings, streams))
+    command = ForkedCommand(
+        request, lambda streams: start_inside(settings, partial(_execute, request, settings, streams))
+    )
     ExecMonitor(directory, request, command).run(started)
-
-
-def _start(request: ExecRequest, settings: ExecSettings, streams: Streams) -> int:
-    """Start the command, and return its process, a child of this one.
-
-    A process in between joins the namespaces, since their process namespace only takes effect for
-    a child.
-    """
-    reader, writer = os.pipe()
-    between = os.fork()
-    if between == 0:
-        os.close(reader)
-        _enter_and_fork(request, settings, streams, writer)
-    os.close(writer)
-    with os.fdopen(reader) as report:
-        lines = dict(line.split(" ", 1) for line in report.read().splitlines())
-    os.waitpid(between, 0)
-    if "error" not in lines and "process" in lines:
-        return int(lines["process"])
-    if "process" in lines:
-        os.waitpid(int(lines["process"]), 0)
-    number, _, message = lines.get("error", "0 its start was interrupted").partition(" ")
-    raise OSError(int(number), message)
-
-
-def _enter_and_fork(request: ExecRequest, settings: ExecSettings, streams: Streams, report: int) -> NoReturn:
-    try:
-        namespaces = NamespaceSet.of_workspace(settings.child, settings.sandbox_depth)
-        leave_session_keyring()
-        with contextlib.suppress(PermissionError):
-            Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJUSTMENT)
-        forbid_imports()
-        forbid_tracing()
-        namespaces.join()
-        pid = fork_sibling()
-        if pid == 0:
-            _execute(request, settings, streams, report)
-        os.write(report, f"process {pid}\n".encode())
-    except OSError as error:
-        _report_error(report, error)
-    finally:
-        os._exit(0)
 
 
 def _execute(request: ExecRequest, settings: ExecSettings, streams: Streams, report: int) -> NoReturn:
@@ -205,19 +143,14 @@ def _execute(request: ExecRequest, settings: ExecSettings, streams: Streams, rep
         os.dup2(report, 3, inheritable=False)
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))
         report = 3
-        for number in _RESTORED:
-            signal.signal(number, signal.SIG_DFL)
-        for limit, value in settings.limits.items():
-            resource.setrlimit(limit, (value, value))
-        os.umask(settings.umask)
-        drop_rights(settings.uid)
+        confine(settings)
         environment = _environment(request, settings)
         _enter_directory(environment["HOME"], request.cwd)
         if settings.seccomp:
             seccomp.install(settings.seccomp)
         os.execvpe(request.command[0], request.command, environment)  # noqa: S606 - no shell is wanted
     except OSError as error:
-        _report_error(report, error)
+        report_error(report, error)
     finally:
         os._exit(_CANNOT_RUN)
 
@@ -232,8 +165,3 @@ def _enter_directory(home: str, cwd: str) -> None:
 def _environment(request: ExecRequest, settings: ExecSettings) -> dict[str, str]:
     terminal = {"TERM": "xterm-256color"} if request.tty is not None else {}
     return {**settings.env, **terminal, **request.env}
-
-
-def _report_error(report: int, error: OSError) -> None:
-    message = " ".join((error.strerror or str(error)).split())
-    os.write(report, f"error {error.errno or 0} {message}\n".encode(errors="replace"))

@@ -50,14 +50,22 @@ class ForkServerClient:
 
     def send(self, request: str) -> str:
         """Have a new process serve a request, and return its report: empty if it ended without one."""
-        ours, theirs = socket.socketpair()
-        with ours:
-            with theirs:
-                self._send(theirs)
+        with self.connect() as ours:
             ours.sendall(request.encode())
             ours.shutdown(socket.SHUT_WR)
             with ours.makefile() as reader:
                 return reader.read()
+
+    def connect(self) -> socket.socket:
+        """Return a connection to a new process."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._send(theirs)
+        except BaseException:
+            ours.close()
+            raise
+        return ours
 
     def warm_up(self) -> None:
         with self._lock:

@@ -27,7 +27,7 @@ from codehub.host.processes import ProcessId, boot_id, descendants
 from codehub.runtimes.exec_directory import make_shared_directory
 from codehub.runtimes.open_files import open_files
 from codehub.runtimes.process import cgroups, seccomp, tmpfs
-from codehub.runtimes.process.exec_broker import ExecBroker, ExecSettings
+from codehub.runtimes.process.exec_broker import ExecBroker
 from codehub.runtimes.process.keeper_request import KeeperRequest
 from codehub.runtimes.process.keyring import leave_session_keyring
 from codehub.runtimes.process.network import Network, Uplink, enter
@@ -35,6 +35,7 @@ from codehub.runtimes.process.output_files import READ_BYTES, Output, ReadBudget
 from codehub.runtimes.process.port_broker import PortBroker
 from codehub.runtimes.process.spawn import CANNOT_RUN, spawn
 from codehub.runtimes.process.state_directory import ExitRecord, KeeperState, StateDirectory
+from codehub.runtimes.process.workspace_process import ExecSettings
 
 STARTED, ALREADY_RUNNING, GONE = "started", "already running", "gone"
 _PR_SET_CHILD_SUBREAPER = 36

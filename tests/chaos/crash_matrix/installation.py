@@ -52,7 +52,7 @@ COORDINATOR_SETTINGS = {
     "ttl_archive_seconds": 0,
     "disk_reserve_bytes": 0,
 }
-GC_SETTINGS = {"coordinator_gc_interval": 0.2, "gc_orphan_grace_seconds": 0}
+GC_SETTINGS = {"coordinator_gc_interval": 0.2, "gc_orphan_grace_seconds": 0, "archives_kept": 0}
 SAVED_TABLES = ("workspaces", "archives")
 CLEARED_TABLES = ("timeline", "archives", "gc_orphans", "home_sizes", "workspaces")
 

@@ -26,7 +26,7 @@ _REPEATED = re.compile(
 )
 """Steps that repeat: the first is enough, and of a stream also one in the middle."""
 _DEPENDS_ON_TIME = re.compile(
-    r"commit (?!claimed|finished|archived|recovered|purge|mark_archive_removed)[a-z_, ]+|.*progress.*"
+    r"commit (?!claimed|finished|archived|recovered|chosen|purge|mark_archive_removed)[a-z_, ]+|.*progress.*"
 )
 """Steps that depend on when the coordinator observes: a run may end without them."""
 _READS = re.compile(r"(GET|HEAD) .*")

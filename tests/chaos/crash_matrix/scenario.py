@@ -52,6 +52,8 @@ class Scenario:
     """Whether a foreign home is set aside and kept."""
     kept_archive: str = NOTHING
     """Content of the archive that a recovery keeps for the grace period."""
+    keeps_own_archive: bool = False
+    """Whether the workspace's own archive is kept for the grace period as well."""
     only_archive: bool = False
     """Whether GC must remove every archive but the workspace's."""
     desired_state: DesiredState | None = None

@@ -12,6 +12,7 @@ from tests.chaos.crash_matrix.user_actions import (
     delete_beside_container,
     delete_in_error,
     request_state,
+    restore_current_archive,
 )
 from tests.selection import sample
 
@@ -65,6 +66,19 @@ SCENARIOS = (
         archive=OLDER,
         required_steps=RESTORED,
         initial_state="archived",
+    ),
+    Scenario(
+        "restore of a chosen archive",
+        Kind.RESTORE,
+        restore_current_archive,
+        Phase.STANDBY,
+        home=OLDER,
+        archive=OLDER,
+        required_steps=RESTORED | ARCHIVED | {"commit chosen NONE", "delete: unlink ws/.marker"},
+        initial_state="standby",
+        kept_archive=NEWER,
+        keeps_own_archive=True,
+        only_steps=r"commit .*|spawn the job.*|archive: rename .*|(delete|restore): (rename|unlink) ws/.*",
     ),
     Scenario(
         "STARTING",

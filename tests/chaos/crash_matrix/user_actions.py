@@ -74,6 +74,16 @@ def cancel_at(action: Action, point: CrashPoint) -> Action:
     return cancel
 
 
+async def restore_current_archive(installation: Installation) -> None:
+    """Restore the archive that the home was restored from, which discards what has changed since."""
+    key = (await installation.get()).archive_key
+    assert key is not None
+    async with installation.transaction() as conn:
+        await gate.restore(
+            conn, installation.workspace_id, archive_op_id_of(key), actor=OWNER, now=datetime.now(UTC)
+        )
+
+
 async def start_unresponsive_ide(installation: Installation) -> None:
     async with installation.transaction() as conn:
         await conn.execute(update(workspaces).values(image_ref=UNRESPONSIVE))

@@ -57,7 +57,7 @@ class Workspace:
         found: dict[str, Any] = answer.json()
         return found
 
-    def output(self, exec_id: str, **query: object) -> httpx.Response:
+    def output(self, exec_id: str, **query: Any) -> httpx.Response:
         return self.api.get(f"{self.url}/execs/{exec_id}/output", params={"follow": True, **query})
 
 

@@ -128,9 +128,11 @@ class Api:
         made: dict[str, Any] = answer.json()
         return made
 
-    async def add_archive(self, workspace_id: str, size: int, removed_at: datetime | None = None) -> str:
+    async def add_archive(
+        self, workspace_id: str, size: int, removed_at: datetime | None = None, archive_op_id: str = ""
+    ) -> str:
         """Record an archive and return its key."""
-        archive_op_id = new_id()
+        archive_op_id = archive_op_id or new_id()
         key = f"{workspace_id}/{archive_op_id}/home.tar.zst"
         async with self.engine.begin() as conn:
             await conn.execute(

@@ -131,6 +131,14 @@ async def delete_by_alice(fixture: AuditFixture) -> None:
     assert (await fixture.alice.delete(fixture.path)).status_code == 204
 
 
+STORED = f"{1:026}"
+
+
+async def stop_with_archive(fixture: AuditFixture) -> None:
+    await fixture.api.set(fixture.workspace, phase="STANDBY")
+    await fixture.api.add_archive(fixture.workspace, 1, archive_op_id=STORED)
+
+
 async def run(fixture: AuditFixture) -> None:
     await fixture.api.set(fixture.workspace, phase="RUNNING", desired_state="RUNNING")
 
@@ -240,6 +248,14 @@ CASES = {
         post("alice", "recover", {"from": "empty"}), f"{ALICE}: workspace.recovered workspace notes",
         OF_ALICE | {"source": "empty"},
         lambda s: s.api.set(s.workspace, phase="ERROR", error_reason="DataLost"),
+    ),
+    "an owner restores an archive": Case(
+        post("alice", "restore", {"archive_op_id": STORED}), f"{ALICE}: workspace.restored workspace notes",
+        OF_ALICE | {"archive_op_id": STORED}, stop_with_archive,
+    ),
+    "an owner restores an archive that does not exist": Case(
+        post("alice", "restore", {"archive_op_id": "0" * 26}), None,
+        first=lambda s: s.api.set(s.workspace, phase="STANDBY"),
     ),
     "an owner deletes": Case(
         lambda s: s.alice.delete(s.path), f"{ALICE}: workspace.deleted workspace notes", OF_ALICE

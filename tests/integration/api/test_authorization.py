@@ -93,6 +93,11 @@ MATRIX: dict[str, tuple[Row, ...]] = {
         Row((401, 200, 403, 200), {}, "error", scopes=MANAGE_OR_ADMIN),
         Row((401, 404, 404, 404), {}, "deleted", scopes=MANAGE_OR_ADMIN),
     ),
+    f"POST {W}/restore": (
+        Row((401, 422, 403, 403), {"archive_op_id": "0" * 26}, "stopped", scopes=MANAGE),
+        Row((401, 409, 403, 403), {"archive_op_id": "0" * 26}, "running", scopes=MANAGE),
+        Row((401, 404, 404, 404), {"archive_op_id": "0" * 26}, "deleted", scopes=MANAGE),
+    ),
     f"POST {W}/cancel": (
         Row((401, 200, 403, 403), {}, "busy", scopes=MANAGE),
         Row((401, 404, 404, 404), {}, "deleted", scopes=MANAGE),
@@ -155,6 +160,7 @@ STREAMS = {f"GET {V1}/events"}
 
 STATES: dict[str, dict[str, Any]] = {
     "error": {"phase": "ERROR", "error_reason": "Timeout", "error_count": 1, "error_message": "too slow"},
+    "stopped": {"phase": "STANDBY"},
     "running": {"phase": "RUNNING", "desired_state": "RUNNING"},
     "busy": {"operation": "PROVISIONING", "op_id": "x", "op_started_at": datetime.now(UTC)},
 }

@@ -130,6 +130,19 @@ async def test_an_admins_token_without_the_scope_admin_reaches_no_other_workspac
     assert (await full.delete(path)).status_code == 204
 
 
+async def test_the_scope_admin_alone_sees_and_stops_any_workspace_and_edits_none(api: Api) -> None:
+    alice, root = await api.quick_client("alice", Role.USER), await api.quick_client("root", Role.ADMIN)
+    admin = await api.token_client("root", "admin")
+    for owner in (alice, root):
+        workspace_id = (await api.workspace(owner))["id"]
+        await api.set(workspace_id, phase="RUNNING", desired_state="RUNNING")
+        path = f"{WORKSPACES}/{workspace_id}"
+        assert (await admin.get(path)).status_code == 200
+        assert (await admin.patch(path, json={"name": "renamed"})).status_code == 403
+        assert (await admin.patch(path, json={"desired_state": "STANDBY"})).status_code == 200
+    assert (await admin.post(WORKSPACES, json={"name": "new"})).status_code == 403
+
+
 async def test_a_demoted_admins_token_loses_the_scope_admin_and_keeps_the_others(api: Api) -> None:
     await api.quick_client("root", Role.ADMIN)
     await api.quick_client("chief", Role.ADMIN)

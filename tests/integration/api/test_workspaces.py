@@ -2,7 +2,10 @@
 
 from datetime import UTC, datetime
 
+import httpx
+
 from codehub.database import home_sizes
+from codehub.domain.archive_keys import archive_op_id_of
 from codehub.domain.disk import HomeSize, LargeEntry, Notice
 from codehub.domain.states import Role
 from tests.integration.api.conftest import Api
@@ -132,6 +135,37 @@ async def test_recover_needs_an_error_and_a_lost_home_needs_a_choice(api: Api) -
     recovered = await alice.post(path, json={"from": "empty"})
     assert recovered.status_code == 200
     assert recovered.json()["ways_out"] == [], "none during the recovery"
+
+
+async def test_a_restore_needs_a_workspace_at_rest_and_one_of_its_archives(api: Api) -> None:
+    alice = await api.signed_in_client("alice")
+    made, other = await api.workspace(alice), await api.workspace(alice)
+    path = f"/api/v1/workspaces/{made['id']}"
+    older, newer = [archive_op_id_of(await api.add_archive(made["id"], 1)) for _ in range(2)]
+    foreign = archive_op_id_of(await api.add_archive(other["id"], 1))
+    removed = archive_op_id_of(await api.add_archive(made["id"], 1, removed_at=datetime.now(UTC)))
+
+    async def restore(archive_op_id: str) -> httpx.Response:
+        return await alice.post(f"{path}/restore", json={"archive_op_id": archive_op_id})
+
+    await api.set(made["id"], phase="RUNNING", desired_state="RUNNING")
+    refused = await restore(older)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "INVALID_STATE")
+    assert "Stop it first" in refused.json()["error"]["message"]
+    await api.set(made["id"], phase="STANDBY", desired_state="STANDBY")
+    for unknown in (foreign, removed, UNKNOWN):
+        assert (await restore(unknown)).status_code == 422
+    assert (await restore("no id")).status_code == 422
+
+    accepted = await restore(older)
+    assert (accepted.status_code, accepted.json()["archive_to_restore"]) == (200, older)
+    assert accepted.json()["desired_state"] == "STANDBY"
+    assert (await restore(older)).status_code == 200, "asking for what is already requested"
+    assert (await restore(newer)).status_code == 409
+    assert (await alice.patch(path, json={"desired_state": "RUNNING"})).status_code == 409
+    assert (await alice.post(f"{path}/cancel")).status_code == 200
+    shown = (await alice.get(path)).json()
+    assert shown["archive_to_restore"] is None
 
 
 async def test_admins_stop_and_delete_but_neither_start_nor_edit(api: Api) -> None:

@@ -295,7 +295,9 @@ async def test_the_bytes_that_gc_frees_are_counted(stack: CoordinatorStack) -> N
     await stack.reach(workspace_id, DesiredState.STANDBY)
     await stack.reach(workspace_id, DesiredState.ARCHIVED)
     await stack.stop()
-    metrics = await stack.start(stack.with_settings(coordinator_gc_interval=0.5, gc_orphan_grace_seconds=0))
+    metrics = await stack.start(
+        stack.with_settings(coordinator_gc_interval=0.5, gc_orphan_grace_seconds=0, archives_kept=0)
+    )
     await eventually(
         reached(metrics, replaced.bytes, "codehub_gc_freed_bytes_total"), "the freed bytes to be counted"
     )

@@ -65,10 +65,11 @@ _OTHERS = """
         SELECT id, id, archive_key, 'x', 1, 1, 1, created_at FROM workspaces WHERE archive_key IS NOT NULL;
     INSERT INTO execs (id, workspace_id, actor_id, actor_name, by_token, command, cwd, tty, key, body_hash,
                        state, created_at, seen_at, ended_at)
-        SELECT 'exec-' || number, id, owner_id, owner_id, true, '[]', '/', false, 'key-' || number, 'x',
+        SELECT 'held-' || number || '-' || n, id, owner_id, owner_id, true, '[]', '', false, 'key-' || n, 'x',
             CASE WHEN runs THEN 'running' ELSE 'exited' END, created_at, created_at,
             CASE WHEN NOT runs THEN timestamptz '{newest}' - number * interval '1 minute' END
-        FROM (SELECT *, phase = 'RUNNING' AND number % 2 = 0 AS runs FROM workspaces) made;
+        FROM (SELECT *, phase = 'RUNNING' AS runs FROM workspaces WHERE number % 20 = 5) made
+        CROSS JOIN generate_series(1, 20) n;
     INSERT INTO leases (id, workspace_id, actor_id, actor_name, reason, created_at, expires_at)
         SELECT 'lease-' || number, id, owner_id, owner_id, 'a build', created_at,
             timestamptz '{newest}' + number * interval '1 second'

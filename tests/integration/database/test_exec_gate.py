@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.database import exec_gate, exec_queries, gate
 from codehub.database.exec_gate import ExecActor, NewExec
 from codehub.database.tables import workspaces
-from codehub.domain.execs import KEPT_PER_WORKSPACE, Exec, ExecState
+from codehub.domain.execs import KEPT_BYTES_PER_WORKSPACE, KEPT_PER_WORKSPACE, Exec, ExecState
 from codehub.domain.problems import InvalidState, OperationInProgress, Problem, TooManyRequests
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
@@ -20,6 +20,7 @@ from tests.integration.database.conftest import create
 NOW = datetime.now(UTC)
 PERSON = ExecActor("one", "one", is_person=True)
 PROGRAM = ExecActor("one", "one (token ci)", is_person=False)
+WINDOW = 16 << 20
 NEW = NewExec("", ["true"], "", False, None, None, None)
 
 
@@ -51,7 +52,9 @@ async def insert(
 ) -> tuple[Exec, bool]:
     new = replace(NEW, workspace_id=workspace_id, **fields)  # type: ignore[arg-type]
     async with engine.begin() as conn:
-        return await exec_gate.insert_exec(conn, new, actor, max_alive=max_alive, now=now)
+        return await exec_gate.insert_exec(
+            conn, new, actor, max_alive=max_alive, output_bytes=WINDOW, now=now
+        )
 
 
 async def end(engine: AsyncEngine, row: Exec, at: datetime = NOW) -> bool:
@@ -137,6 +140,24 @@ async def test_the_oldest_ended_commands_are_forgotten(engine: AsyncEngine) -> N
         kept = [row.id for row in await exec_queries.newest(conn, workspace_id)]
     assert len(kept) == KEPT_PER_WORKSPACE + 1
     assert {alive.id, last.id} <= set(kept)
+
+
+async def test_ended_commands_with_much_output_make_room(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    fit = KEPT_BYTES_PER_WORKSPACE // (2 * WINDOW)
+    for _ in range(fit + 2):
+        row, _ = await insert(engine, workspace_id)
+        changes = {
+            "state": ExecState.EXITED,
+            "ended_at": NOW,
+            "stdout_bytes": 1 << 40,
+            "stderr_bytes": 1 << 40,
+        }
+        async with engine.begin() as conn:
+            assert await exec_gate.save_refreshed(conn, row, changes, now=NOW)
+    await insert(engine, workspace_id)
+    async with engine.connect() as conn:
+        assert len(await exec_queries.newest(conn, workspace_id)) == fit + 1
 
 
 async def test_output_of_archived_workspaces_is_not_kept(engine: AsyncEngine) -> None:

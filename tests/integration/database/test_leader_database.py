@@ -175,7 +175,7 @@ async def test_a_stale_leader_writes_nothing(backend: Backend) -> None:
         stale.purge(now, now),
         stale.replace_orphans({"key": now}),
         stale.mark_archive_removed(
-            StoredArchive("a/b/home.tar.zst", "a", "b", 1, complete=True), frozenset(), now
+            StoredArchive("a/b/home.tar.zst", "a", "b", 1, complete=True), frozenset(), 0, now
         ),
     ):
         with pytest.raises(StaleLeader):
@@ -318,9 +318,9 @@ async def test_a_protected_archive_is_not_removed(backend: Backend) -> None:
     item, present = StoredArchive(key, workspace.id, "op", 1, complete=True), frozenset({key})
     after = replace(workspace, archive_op_id="op", archive_key=key)
     await backend.database.save(workspace, Decision("archived", after), datetime.now(UTC))
-    assert await backend.database.mark_archive_removed(item, present, datetime.now(UTC)) is not None
+    assert await backend.database.mark_archive_removed(item, present, 0, datetime.now(UTC)) is not None
     old = StoredArchive(f"{workspace.id}/00/home.tar.zst", workspace.id, "00", 1, complete=True)
-    assert await backend.database.mark_archive_removed(old, present, datetime.now(UTC)) is None
+    assert await backend.database.mark_archive_removed(old, present, 0, datetime.now(UTC)) is None
 
 
 async def test_the_timeline_has_the_message_of_a_decision(engine: AsyncEngine, postgres: Backend) -> None:

@@ -157,7 +157,7 @@ WRITES: dict[str, Write] = {
     "reset_idle_time": lambda leader, w: leader.database.reset_idle_time(NOW + timedelta(days=1)),
     "purge": lambda leader, w: leader.database.purge(NOW, NOW),
     "mark_archive_removed": lambda leader, w: leader.database.mark_archive_removed(
-        StoredArchive("k", w.id, "00", 1, complete=True), frozenset(), NOW
+        StoredArchive("k", w.id, "00", 1, complete=True), frozenset(), 0, NOW
     ),
 }
 

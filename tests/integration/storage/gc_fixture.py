@@ -70,12 +70,13 @@ class GcFixture:
         """Return all objects but the marker, with unfinished uploads."""
         return {stored.path for stored in self._objects.list()} - {".codehub-installation"}
 
-    async def tick(self, hours: float, store: ArchiveStore | None = None) -> int:
+    async def tick(self, hours: float, store: ArchiveStore | None = None, archives_kept: int = 0) -> int:
         """Run one cycle of a new leader, which knows only what is in the database."""
         epoch = await self.stack.take_leadership()
         providers = self.stack.providers if store is None else replace(self.stack.providers, archives=store)
         database = self.stack.leader_database(epoch, RULES.retention)
-        return await GcRunner(database, providers, RULES, epoch).tick(NOW + hours * HOUR)
+        rules = replace(RULES, archives_kept=archives_kept)
+        return await GcRunner(database, providers, rules, epoch).tick(NOW + hours * HOUR)
 
     async def fill_home(self, workspace_id: str) -> Path:
         volumes, key = self.stack.providers.volumes, (await self.stack.get(workspace_id)).home_store_key

@@ -82,6 +82,29 @@ async def test_orphans_are_removed_after_their_grace_and_the_rest_stays(gc: GcFi
     assert not any(name.startswith(purged.removesuffix("home.tar.zst")) for name in gc.names())
 
 
+@IN_A_DIRECTORY
+async def test_the_newest_archives_of_a_living_workspace_stay(gc: GcFixture) -> None:
+    living, in_use = await gc.archived("a5"), await gc.archived("a3")
+    keys = [gc.put(living, f"a{number}") for number in range(1, 6)]
+    chosen = gc.put(in_use, "a1")
+    sizes = {"sha256": SHA, "bytes": 1, "unpacked": 1, "entries": 1, "created_at": NOW}
+    async with gc.stack.engine.begin() as conn:
+        for number in (1, 2, 3, 5):  # the fourth cannot be restored: it was never recorded
+            row = {"workspace_id": living, "archive_op_id": f"a{number}", "archive_key": keys[number - 1]}
+            await conn.execute(insert(archives).values(**row, **sizes))
+    request = {"kind": "restore", "actor": "u1", "source": None, "archive_op_id": "a1"}
+    await gc.change(in_use, request=request)
+    for hours in (0.0, 2.1):
+        await gc.tick(hours, archives_kept=3)
+    left = {item.key for item in await gc.stack.providers.archives.list()}
+    assert left == {keys[1], keys[2], keys[4], archive_key(in_use, "a3"), chosen}
+    await gc.change(in_use, request=None)
+    for hours in (2.2, 4.3):
+        await gc.tick(hours, archives_kept=0)
+    left = {item.key for item in await gc.stack.providers.archives.list()}
+    assert left == {keys[4], archive_key(in_use, "a3")}
+
+
 def deleted(at: datetime) -> dict[str, object]:
     return {"desired_state": "DELETED", "deleted_at": at, "phase": "DELETED"}
 

@@ -2,7 +2,7 @@
 
 from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.effects import DeleteContainer, DeleteVolume
-from codehub.domain.observation import ContainerFact, Observation
+from codehub.domain.observation import ArchiveFact, ContainerFact, Observation
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from tests.simulation.model.engine import check
 from tests.simulation.model.row_conversion import LONG_AGO, to_workspace
@@ -18,24 +18,30 @@ from tests.simulation.model.state_parts import (
     Row,
     Store,
     Ttl,
+    TtlSnapshot,
 )
 from tests.unit.domain import oracle
 
 CREATES_HOME = (Operation.PROVISIONING, Operation.RESTORING)
 
 
-def protects(row: Row, store: Store, arc: Arc) -> bool:
+def protects(row: Row, store: Store, arc: Arc, archives_kept: int) -> bool:
     """Section 8: "GC removes archives that nothing protects", restated independently."""
     if row.purged:
         return False
     kept = any(item.arc == arc and item.kept for item in store.records)
     newer = row.archive_key is not None and arc > row.archive_key
+    restorable = sorted(item.arc for item in store.records if not item.removed and store.complete(item.arc))
+    newest = archives_kept > 0 and arc in restorable[-archives_kept:]
+    requested = row.request is not None and row.request.arc == arc
     return (
         arc in (row.archive_key, row.archive_op)
         or row.phase is Phase.ERROR
         or row.deleted > 0
         or kept
         or newer
+        or newest
+        or requested
     )
 
 
@@ -108,8 +114,33 @@ def check_expiry(ttl: Ttl, expiry: DesiredState, row: Row, activity: Activity) -
         return "the idle time starts at RUNNING: it had only just started"
     if not ttl.recent_report:
         return "nothing expires while a gateway is silent"
-    used = ttl.reported is not None and (activity.idle is None or ttl.reported > activity.idle)
-    return "a use that was reported keeps a workspace running" if used else None
+    long_ago = max(activity.idle or 0, activity.limit or 0)
+    if ttl.reported is not None and ttl.reported > long_ago:
+        return "a use that was reported keeps a workspace running"
+    if activity.is_held:
+        return "a command or lease keeps a workspace running"
+    ended = activity.idle is None or activity.held > activity.idle
+    if ended and not activity.is_without_person:
+        return "the TTL counts from the end of the last hold"
+    return None
+
+
+def check_no_expiry(ttl: Ttl, row: Row, activity: Activity) -> str | None:
+    """Check that programs do not keep it running without a person."""
+    runs = row.phase is Phase.RUNNING and row.desired is DesiredState.RUNNING and row.phase_due
+    may_stop = runs and row.operation is Operation.NONE and not row.deleted and ttl.recent_report
+    if may_stop and activity.is_without_person:
+        return "programs keep a workspace running no longer than they may"
+    return None
+
+
+def check_late_expiry(seen: TtlSnapshot, row: Row, activity: Activity) -> str | None:
+    """Check that nothing has begun since the decision."""
+    if row.desired is not seen.desired:
+        return f"a TTL never overwrites a newer request: {row.desired}"
+    if seen.expiry is DesiredState.STANDBY and activity.is_held:
+        return "a command or lease that begins while a TTL fires wins"
+    return None
 
 
 def check_commit(
@@ -135,6 +166,7 @@ def check_commit(
         or _adopted_home(row, after, expected, disk)
         or _may_delete(row, observation, decision)
         or _may_replace(row, observation, decision)
+        or _may_choose(row, decision, after, store, expected)
     )
 
 
@@ -142,11 +174,22 @@ def check_row_change(row: Row, decision: Decision, after: Row) -> str | None:
     recovered = decision.event is TimelineEvent.RECOVERED and row.request is not None
     if row.error in oracle.TERMINAL and after.error != row.error and not recovered:
         return f"ERROR stays until someone recovers it: {row.error} became {after.error}"
-    if row.archive_key != after.archive_key and not recovered and after.archive_key != row.archive_op:
+    chosen = restores(row) and after.archive_key == row.request.arc
+    if (
+        row.archive_key != after.archive_key
+        and not recovered
+        and not chosen
+        and after.archive_key != row.archive_op
+    ):
         return f"archive_key is that of *this* archive_op_id: {after.archive_key}, not {row.archive_op}"
     if row.home is not None and after.home != row.home and not recovered and not _removes(row):
         return "only an operation that removes a home, or its owner's choice, gives it up"
     return None
+
+
+def restores(row: Row) -> bool:
+    """Return whether the owner's request to restore a chosen archive is pending."""
+    return row.request is not None and row.request.kind == "restore"
 
 
 def _removes(row: Row) -> bool:
@@ -180,7 +223,8 @@ def _claims_for_the_desired_state(row: Row, after: Row) -> str | None:
         )
     level = oracle.level(to_workspace(after).conditions)
     has_key = after.archive_key is not None
-    wanted = oracle.operation(level, after.exists.status, has_key, row.desired.value, row.waived)
+    desired = DesiredState.ARCHIVED if restores(row) else row.desired
+    wanted = oracle.operation(level, after.exists.status, has_key, desired.value, row.waived)
     if after.operation == wanted:
         return None
     return f"an operation leads to the desired state: {after.operation} at {level} towards {row.desired}"
@@ -221,9 +265,11 @@ def _may_delete(row: Row, observation: Observation, decision: Decision) -> str |
     if not isinstance(decision.effect, DeleteVolume):
         return None
     absent = isinstance(observation.container, ContainerFact) and not observation.container.exists
-    if _removes(row) and absent and decision.effect.generation == to_workspace(row).home_ctx:
-        return None
-    return "archive_key is committed, and no container exists, before a volume is deleted"
+    if not (_removes(row) and absent and decision.effect.generation == to_workspace(row).home_ctx):
+        return "archive_key is committed, and no container exists, before a volume is deleted"
+    if restores(row) and observation.deletion is None and not isinstance(observation.chosen, ArchiveFact):
+        return "a home is removed for a restore only while the chosen archive is there"
+    return None
 
 
 def _may_replace(row: Row, observation: Observation, decision: Decision) -> str | None:
@@ -241,6 +287,21 @@ def _may_replace(row: Row, observation: Observation, decision: Decision) -> str 
     return None
 
 
+def _may_choose(row: Row, decision: Decision, after: Row, store: Store, expected: Expected) -> str | None:
+    """A restore replaces the present home only once it is a complete archive, which is kept."""
+    if decision.event is not TimelineEvent.CHOSEN:
+        return None
+    if not expected.lost and store.complete(row.archive_key) != expected.content:
+        return (
+            f"a restore archives the present home first: {expected.content!r} is not in ar{row.archive_key}"
+        )
+    if row.home is not None or after.operation is not Operation.NONE:
+        return "a restore archives the present home first: the row still has a home"
+    if not decision.keep_archives:
+        return "what a restore leaves behind is kept for the retention"
+    return None
+
+
 def check_home_removal(row: Row, home: Generation | None) -> str | None:
     """Check that a job removes a home only during the operation that wants it removed."""
     if row.purged or (_removes(row) and row.home == home):
@@ -255,7 +316,9 @@ def expected_after(
 
     A recovery sets it to the owner's choice, and the first home to an empty one.
     """
-    if decision.event is TimelineEvent.RECOVERED and decision.keep_archives:
+    if decision.event is TimelineEvent.CHOSEN or (
+        decision.event is TimelineEvent.RECOVERED and decision.keep_archives
+    ):
         if after.archive_key is None:
             return expected._replace(content=None, lost=False)
         content = store.complete(after.archive_key)
@@ -276,7 +339,7 @@ def expected_after(
 
 def check_removal(arc: Arc, gc: Gc, row: Row, store: Store) -> str | None:
     """Check that nothing protects the archive, and that it was an orphan for 2 hours."""
-    if protects(row, store, arc):
+    if protects(row, store, arc, gc.archives_kept):
         return f"GC never removes a protected archive: ar{arc}"
     if dict(gc.orphans).get(arc, 0) < 1 and not _goes_at_once(row):
         return f"GC removes only what was an orphan for its grace: ar{arc}"

@@ -15,6 +15,7 @@ from codehub.domain.attempt_jobs import running_job_id
 from codehub.domain.decision import Context, Decision, TimelineEvent
 from codehub.domain.error_policy import Failure
 from codehub.domain.observation import Observation
+from codehub.domain.restore_request import must_observe_chosen
 from codehub.domain.states import ErrorReason, Operation
 from tests.simulation.model import contracts
 from tests.simulation.model.engine import Step, rule, step
@@ -158,9 +159,21 @@ def decide(
         yield step("stale leader: may not save", me=None)
         return
     loaded = row if leader.row is None else leader.row
+    context = SaveContext(row, loaded, lock_is_held(other, jobs), store, expected, disk, jobs)
     for cost, archive in _archive_observations(loaded, store):
-        context = SaveContext(row, loaded, lock_is_held(other, jobs), store, expected, disk, jobs)
-        yield from _save_decision(me, context, leader, archive, cost, names)
+        for chosen_cost, chosen in _chosen_observations(loaded, store):
+            if cost is None or chosen_cost is None:
+                spent = cost or chosen_cost
+                yield from _save_decision(me, context, leader, (archive, chosen), spent, names)
+
+
+def _chosen_observations(row: Row, store: Store) -> Iterator[tuple[str | None, Arc | str | None]]:
+    """Observe the archive that a request to restore names."""
+    if row.request is None or not must_observe_chosen(to_workspace(row)):
+        yield None, "skipped"
+        return
+    yield None, archive_fact(row.request.arc if store.complete(row.request.arc) is not None else None)
+    yield "unseen", archive_fact("unknown")
 
 
 def _archive_observations(row: Row, store: Store) -> Iterator[tuple[str | None, Arc | str | None]]:
@@ -191,12 +204,17 @@ def context_for(names: Names) -> Context:
     return builders.context(op_id=op_name(names[0]), archive_op_id=arc_name(names[1]))
 
 
+Archives = tuple[Arc | str | None, Arc | str | None]
+"""Observations of the row's archive and of the chosen one."""
+
+
 @cache
 def cached_plan(
-    row: Row, seen: PartialObservation, archive: Arc | str | None, silent: int, known: bool, names: Names
+    row: Row, seen: PartialObservation, archives: Archives, silent: int, known: bool, names: Names
 ) -> tuple[Observation, Decision, Row]:
     """Return the decision of the product, from a cache that each new model clears."""
-    observed = to_observation(seen, archive, silent, not known)
+    archive, chosen = archives
+    observed = to_observation(seen, archive, silent, not known, chosen)
     decision = planning.plan(to_workspace(row), observed, context_for(names))
     return observed, decision, from_decision(decision)
 
@@ -214,11 +232,11 @@ class SaveContext(NamedTuple):
 
 
 def _save_decision(
-    me: str, context: SaveContext, leader: Leader, archive: Arc | str | None, cost: str | None, names: Names
+    me: str, context: SaveContext, leader: Leader, archives: Archives, cost: str | None, names: Names
 ) -> Iterator[Step]:
     row, disk = context.row, context.disk
     observed, decision, after = cached_plan(
-        context.loaded, leader.observed, archive, leader.silent, leader.seen, names
+        context.loaded, leader.observed, archives, leader.silent, leader.seen, names
     )
     after = _with_requests_of(row, decision, after)
     if aborts_home_move(context.loaded, decision) and not leader.fenced:

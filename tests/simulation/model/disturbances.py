@@ -14,6 +14,7 @@ from tests.simulation.model.state_parts import (
     Job,
     Leader,
     Row,
+    Stamp,
     Store,
     Stored,
     Ttl,
@@ -53,11 +54,11 @@ def time_passes(row: Row, activity: Activity) -> Iterator[Step]:
         yield step("time: ready for ten minutes", "time", row=row._replace(started="stable"))
     if row.phase is Phase.STANDBY and not row.phase_due:
         yield step("time: the archive TTL is over", "time", row=row._replace(phase_due=True))
-    if row.operation is Operation.STARTING and activity.idle != activity.newest:
+    if row.operation is Operation.STARTING and activity.idle != _newest(activity):
         yield step(
             "time: the start takes longer than the standby TTL", "time", activity=_without_use(activity)
         )
-    if row.phase is Phase.RUNNING and (activity.idle != activity.newest or not row.phase_due):
+    if row.phase is Phase.RUNNING and (activity.idle != _newest(activity) or not row.phase_due):
         due = row._replace(phase_due=True)
         yield step("time: the standby TTL is over", "time", row=due, activity=_without_use(activity))
     if row.deleted == 1 and not row.purged:
@@ -66,7 +67,20 @@ def time_passes(row: Row, activity: Activity) -> Iterator[Step]:
 
 def _without_use(activity: Activity) -> Activity:
     """Return activity in which every use, and the last report of the gateway, is long ago."""
-    return activity._replace(idle=activity.newest, sent=False, recent_report=False)
+    return activity._replace(idle=_newest(activity), sent=False, recent_report=False)
+
+
+def _newest(activity: Activity) -> Stamp:
+    return max(activity.newest, activity.held)
+
+
+@rule("row activity", needs="hold")
+def time_passes_without_a_person(row: Row, activity: Activity) -> Iterator[Step]:
+    """Programs may have used it since: their uses are not long ago."""
+    if row.phase is Phase.RUNNING and activity.limit != activity.person:
+        label = "time: no person has used it for as long as programs may keep it awake"
+        unknown = activity._replace(sent=False, recent_report=False, limit=activity.person)
+        yield step(label, "time", row=row._replace(phase_due=True), activity=unknown)
 
 
 @rule("gc store", needs="time")

@@ -169,7 +169,11 @@ def _value(source: RecoverSource | None) -> str | None:
 
 
 def to_observation(
-    observed: PartialObservation, archive: Arc | str | None, silent: int, first: bool
+    observed: PartialObservation,
+    archive: Arc | str | None,
+    silent: int,
+    first: bool,
+    chosen: Arc | str | None = "skipped",
 ) -> Observation:
     return Observation(
         at=NOW,
@@ -181,6 +185,7 @@ def to_observation(
         silent_since=(None, A_MOMENT_AGO, LONG_AGO)[silent],
         is_first=first,
         job_is_ours=observed.ours,
+        chosen=_archive(chosen),
     )
 
 

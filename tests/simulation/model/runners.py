@@ -12,10 +12,12 @@ from codehub.domain import gc as archives
 from codehub.domain import ttl as deadlines
 from codehub.domain import volume_leftovers
 from codehub.domain.archive_keys import archive_op_id_of
+from codehub.domain.awake import Command, Holds, Lease, awake_at
 from codehub.domain.gc import ArchiveHolder, GcRules
 from codehub.domain.states import Operation, Phase
 from codehub.domain.ttl import TtlDefaults
 from codehub.domain.volume_leftovers import Leftover
+from codehub.domain.workspace import Workspace
 from tests.simulation.model import contracts
 from tests.simulation.model.effects import job_order
 from tests.simulation.model.engine import Step, rule, step
@@ -45,7 +47,9 @@ from tests.simulation.model.state_parts import (
 from tests.simulation.model.storage import ASIDE, STAGING
 from tests.unit.domain.builders import ID, NOW
 
-DEFAULTS = TtlDefaults(standby=600, archive=1800)
+DEFAULTS = TtlDefaults(standby=600, archive=1800, max_awake=259_200)
+LEASE = Lease("l1", ID, "u1", "ci", "a build", LONG_AGO, NOW + timedelta(hours=1))
+YESTERDAY = NOW - timedelta(days=1)
 SILENCE = timedelta(minutes=1)
 RULES = GcRules(orphan_grace=timedelta(hours=2), retention=timedelta(days=7))
 _SEEN_AT = (A_MOMENT_AGO, NOW - timedelta(hours=3), LONG_AGO)
@@ -72,7 +76,7 @@ def ttl_reads(ttl: Ttl, activity: Activity, lead: Leader) -> Iterator[Step]:
 
 
 def read_heartbeats(ttl: Ttl, activity: Activity) -> tuple[str, Ttl]:
-    reported = Stamp(max(activity.last_access, activity.redis or 0))
+    reported = Stamp(max(activity.person, activity.redis or 0))
     return "the heartbeats", ttl._replace(recent_report=activity.recent_report, reported=reported)
 
 
@@ -102,7 +106,8 @@ def ttl_carries(ttl: Ttl, activity: Activity, lead: Leader) -> Iterator[Step]:
 
 def commit(activity: Activity, read: int) -> tuple[str, Activity]:
     """`gate.advance_last_access`."""
-    return "carries the activity over", activity._replace(last_access=max(activity.last_access, read))
+    last, person = max(activity.last_access, read), max(activity.person, read)
+    return "carries the activity over", activity._replace(last_access=last, person=person)
 
 
 def remove(activity: Activity, read: int) -> tuple[str, Activity]:
@@ -119,12 +124,14 @@ def carrying() -> tuple[object, object]:
 def ttl_decides(ttl: Ttl, row: Row, activity: Activity) -> Iterator[Step]:
     if ttl.at != "ready":
         return
-    idle = activity.idle is not None and activity.last_access <= activity.idle
-    workspace = replace(to_workspace(row), last_access_at=LONG_AGO if idle else NOW)
+    workspace = with_activity(row, activity)
     silence = timedelta(0) if ttl.recent_report else 2 * SILENCE
-    expiry = deadlines.expired(workspace, DEFAULTS, NOW, deadlines.known_until([silence], NOW, SILENCE))
+    known_until = deadlines.known_until([silence], NOW, SILENCE)
+    awake = awake_at(holds_of(activity), NOW)
+    expiry = deadlines.expired(workspace, DEFAULTS, NOW, known_until, awake)
     if expiry is None:
-        yield step("ttl: nothing has expired", ttl=Ttl())
+        broken = contracts.check_no_expiry(ttl, row, activity)
+        yield step("ttl: nothing has expired", None, broken, ttl=Ttl())
         return
     seen = TtlSnapshot(
         row.desired,
@@ -133,11 +140,31 @@ def ttl_decides(ttl: Ttl, row: Row, activity: Activity) -> Iterator[Step]:
         row.deleted > 0,
         row.request,
         activity.last_access,
+        activity.held,
         expiry.desired,
     )
     broken = contracts.check_expiry(ttl, expiry.desired, row, activity)
     after = Ttl(ttl.epoch, "seen", seen=seen)
     yield step(f"ttl: {expiry.desired} is due", None, broken, ttl=after)
+
+
+def with_activity(row: Row, activity: Activity) -> Workspace:
+    """Return the workspace with the times of its uses and holds."""
+
+    def at(moment: Stamp) -> datetime:
+        return LONG_AGO if activity.idle is not None and moment <= activity.idle else NOW
+
+    return replace(
+        to_workspace(row),
+        last_access_at=at(activity.last_access),
+        person_access_at=LONG_AGO if activity.is_without_person else YESTERDAY,
+        holds_changed_at=at(activity.held),
+    )
+
+
+def holds_of(activity: Activity) -> Holds:
+    """`holds.read_holds`: a command that was just seen, and a lease that has not expired."""
+    return Holds((Command(LONG_AGO, NOW),) if activity.command else (), (LEASE,) if activity.lease else ())
 
 
 @rule("ttl row activity lead", commits=True, needs="ttl")
@@ -147,8 +174,7 @@ def ttl_expires(ttl: Ttl, row: Row, activity: Activity, lead: Leader) -> Iterato
     if is_stale(ttl.epoch, lead) or not nothing_has_changed(ttl.seen, row, activity):
         yield step("ttl: something has changed, or another coordinator leads", ttl=Ttl())
         return
-    newer = row.desired is not ttl.seen.desired
-    broken = f"a TTL never overwrites a newer request: {row.desired}" if newer else None
+    broken = contracts.check_late_expiry(ttl.seen, row, activity)
     label = f"ttl: requests {ttl.seen.expiry}"
     yield step(label, None, broken, row=row._replace(desired=ttl.seen.expiry), ttl=Ttl())
 
@@ -156,7 +182,7 @@ def ttl_expires(ttl: Ttl, row: Row, activity: Activity, lead: Leader) -> Iterato
 def nothing_has_changed(seen: TtlSnapshot, row: Row, activity: Activity) -> bool:
     """`gate.apply_expiry`."""
     now = (row.desired, row.phase, row.operation, row.deleted > 0, row.request, activity.last_access)
-    return now == seen[:6] and not seen.moved
+    return (*now, activity.held) == seen[:7] and not seen.moved
 
 
 @rule("row gc", commits=True, needs="gc")
@@ -198,9 +224,14 @@ def holders(row: Row, store: Store, empty_database: bool) -> dict[str, ArchiveHo
     return {
         ID: ArchiveHolder(
             workspace.archive_key, workspace.archive_op_id, row.phase, workspace.deleted_at,
-            workspace.purged_at, kept, grace_waived=row.waived,
+            workspace.purged_at, kept, grace_waived=row.waived, requested=requested_archive(row),
+            recorded=frozenset(key_name(item.arc) or "" for item in store.records if not item.removed),
         )
     }  # fmt: skip
+
+
+def requested_archive(row: Row) -> str | None:
+    return None if row.request is None else arc_name(row.request.arc)
 
 
 def _stored(arc: Arc) -> archives.StoredArchive:
@@ -218,7 +249,8 @@ def gc_selects(gc: Gc, row: Row, store: Store, disk: Disk, lead: Leader) -> Iter
     seen = {key_name(arc) or "": _SEEN_AT[age] for arc, age in gc.orphans}
     listed = {name: Leftover(_HOME_KEY, ID, name, marker_of(disk.marker)) for name in gc.leftovers}
     seen |= {listed[name].key: _SEEN_AT[age] for name, age in gc.remains if name in listed}
-    found = archives.select_archives_to_remove([_stored(arc) for arc in gc.listed], known, seen, RULES, NOW)
+    rules = replace(RULES, archives_kept=gc.archives_kept)
+    found = archives.select_archives_to_remove([_stored(arc) for arc in gc.listed], known, seen, rules, NOW)
     cleared = volume_leftovers.select_leftovers_to_remove(list(listed.values()), known, seen, RULES, NOW)
     after = gc._replace(
         at="due",
@@ -245,7 +277,8 @@ def _age(first_seen: datetime) -> int:
 
 
 def idle_gc(gc: Gc) -> Gc:
-    return Gc(orphans=gc.orphans, remains=gc.remains, empty_database=gc.empty_database)
+    kept = gc.archives_kept
+    return Gc(orphans=gc.orphans, remains=gc.remains, empty_database=gc.empty_database, archives_kept=kept)
 
 
 @rule("gc jobs disk row lead", needs="gc")
@@ -276,7 +309,8 @@ def gc_checks_again(gc: Gc, row: Row, store: Store, expected: Expected, lead: Le
         return
     arc = gc.due[0]
     present = frozenset(key_name(item) or "" for item in gc.listed)
-    reason = archives.protection(_stored(arc), holders(row, store, gc.empty_database).get(ID), present)
+    holder = holders(row, store, gc.empty_database).get(ID)
+    reason = archives.protection(_stored(arc), holder, present, gc.archives_kept)
     if reason is not None:
         left = gc._replace(due=gc.due[1:])
         yield step(f"gc: ar{arc} stays: {reason}", gc=left if left.due else idle_gc(left))

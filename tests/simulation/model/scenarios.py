@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from codehub.domain.states import DesiredState, Phase
-from tests.simulation.model import controller, disturbances, effects, runners, storage, user_actions
+from tests.simulation.model import (
+    controller,
+    disturbances,
+    effects,
+    programs,
+    runners,
+    storage,
+    user_actions,
+)
 from tests.simulation.model.convergence import settles
 from tests.simulation.model.engine import Model, State
 from tests.simulation.model.row_conversion import NEW_ROW
@@ -33,7 +41,7 @@ from tests.simulation.model.state_parts import (
     Ttl,
 )
 
-RULES_FROM = (controller, effects, storage, user_actions, disturbances, runners)
+RULES_FROM = (controller, effects, storage, user_actions, programs, disturbances, runners)
 DISTURBANCES = ("crash", "hang", "fault", "unseen", "outside", "kill", "die", "timeout")
 
 
@@ -55,7 +63,9 @@ class Budget(NamedTuple):
     ttl: int = 0
     gc: int = 0
     use: int = 0
+    hold: int = 0
     empty_database: int = 0
+    restore: int = 0
 
 
 def spend(budget: Budget, cost: str) -> Budget | None:
@@ -106,6 +116,20 @@ ARCHIVED: dict[str, Any] = {
     "disk": Disk(fence=1),
     "store": Store((Stored(Arc(1), b"ab", True),), (Record(Arc(1)),)),
 }
+
+TWO_ARCHIVES: dict[str, Any] = {
+    **STANDBY,
+    "row": STANDBY["row"]._replace(
+        archive_op=Arc(2), archive_key=Arc(2), home=Generation(Op(1), Arc(2))
+    ),
+    "expected": Expected(b"abc", writes=3),
+    "disk": Disk(b"abc", Generation(Op(1), Arc(2)), fence=1),
+    "store": Store(
+        (Stored(Arc(1), b"a", True), Stored(Arc(2), b"ab", True)), (Record(Arc(1)), Record(Arc(2)))
+    ),
+    "gc": Gc(archives_kept=2),
+}  # fmt: skip
+"""Beside an older archive than the one that its home was restored from."""
 
 
 def model(scenario: Scenario) -> Model:
@@ -206,8 +230,11 @@ SCENARIOS = (
     _scenario("new, two requests and each trouble", {}, EACH),
     _scenario("standby, two requests and each trouble", STANDBY, EACH),
     _scenario("archived, two requests and each trouble", ARCHIVED, EACH),
+    _scenario("standby, a restore and each trouble", TWO_ARCHIVES, ONCE, restore=1, request=1, trouble=1),
+    _scenario("standby, a restore beside GC", TWO_ARCHIVES, {}, restore=1, gc=2, time=2),
     _scenario(
         "archived, an empty database", ARCHIVED, {}, gc=3, time=2, empty_database=1, trouble=1, crash=1
     ),
+    _scenario("running, commands and leases", RUNNING, TTL, hold=2),
 )
 """The largest first, so that two processes finish together."""

@@ -229,6 +229,9 @@ class Activity(NamedTuple):
 
     A use up to `idle` is long ago. `recent_report`: the gateway has reported within the standby
     TTL. `sent`: it has written to Redis, and its heartbeat is still to come.
+
+    `person` is the newest use by a person in the row, and `held` when a hold last began or ended. If
+    `person` is not after `limit`, programs may no longer keep the workspace awake.
     """
 
     last_access: Stamp = Stamp(1)
@@ -238,6 +241,25 @@ class Activity(NamedTuple):
     unsent: Stamp | None = None
     sent: bool = False
     recent_report: bool = True
+    person: Stamp = Stamp(1)
+    held: Stamp = Stamp(1)
+    limit: Stamp | None = None
+    command: bool = False
+    lease: bool = False
+
+    @property
+    def now(self) -> Stamp:
+        """A moment after all others."""
+        return Stamp(max(self.newest, self.held) + 1)
+
+    @property
+    def is_without_person(self) -> bool:
+        """Whether no person has used it for so long that programs no longer keep it awake."""
+        return self.limit is not None and self.person <= self.limit
+
+    @property
+    def is_held(self) -> bool:
+        return (self.command or self.lease) and not self.is_without_person
 
 
 class TtlSnapshot(NamedTuple):
@@ -249,6 +271,7 @@ class TtlSnapshot(NamedTuple):
     deleted: bool
     request: Request | None
     last_access: Stamp
+    held: Stamp
     expiry: DesiredState
     moved: bool = False
     """Whether phase_changed_at differs from what was read."""
@@ -286,3 +309,5 @@ class Gc(NamedTuple):
     orphans: tuple[tuple[Arc, int], ...] = ()
     remains: tuple[tuple[str, int], ...] = ()
     empty_database: bool = False
+    archives_kept: int = 0
+    """How many of the newest complete archives of a living workspace stay."""

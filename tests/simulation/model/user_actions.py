@@ -10,6 +10,7 @@ from tests.simulation.model.engine import Step, rule, step
 from tests.simulation.model.row_conversion import arc_name, to_workspace
 from tests.simulation.model.state_parts import (
     Activity,
+    Arc,
     Container,
     Disk,
     Expected,
@@ -46,8 +47,8 @@ def _allowed_steps(steps: Iterator[Step]) -> Iterator[Step]:
 
 def _record_use(activity: Activity) -> Activity:
     """Count a start, a wake-up, a recovery or an undelete as activity."""
-    now = Stamp(activity.newest + 1)
-    return activity._replace(last_access=now, newest=now)
+    now = activity.now
+    return activity._replace(last_access=now, newest=now, person=now)
 
 
 def _desired_states(row: Row, activity: Activity) -> Iterator[Step]:
@@ -87,8 +88,23 @@ def _undelete(row: Row, activity: Activity) -> Iterator[Step]:
 
 def _cancel(row: Row, activity: Activity) -> Iterator[Step]:
     allowed_changes.check_cancel(to_workspace(row))
-    if row.request is None:
+    if row.request is None or row.request.kind == "restore":
         yield step("the owner cancels", "request", row=row._replace(request=Request("cancel")))
+
+
+@rule("row activity store", commits=True, needs="restore")
+def restore(row: Row, activity: Activity, store: Store) -> Iterator[Step]:
+    """Try to restore each archive that GC has not removed."""
+    for record in store.records:
+        if not record.removed:
+            yield from _allowed_steps(_restore(row, activity, record.arc))
+
+
+def _restore(row: Row, activity: Activity, arc: Arc) -> Iterator[Step]:
+    if allowed_changes.check_restore(to_workspace(row), arc_name(arc) or ""):
+        after = row._replace(request=Request("restore", None, arc))
+        label = f"the owner restores {arc_name(arc)}"
+        yield step(label, "restore", row=after, activity=_record_use(activity))
 
 
 def _recover_choices(store: Store) -> Iterator[tuple[RecoverSource | None, Record | None]]:
@@ -123,7 +139,7 @@ def write(container: Container | None, disk: Disk, expected: Expected) -> Iterat
 @rule("activity", needs="use")
 def use(activity: Activity) -> Iterator[Step]:
     """Use the workspace through the gateway, which reports it later."""
-    now = Stamp(activity.newest + 1)
+    now = activity.now
     yield step("the gateway notes activity", "use", activity=activity._replace(unsent=now, newest=now))
 
 

@@ -183,8 +183,10 @@ def observation(
     silent_since: datetime | None = None,
     is_first: bool = False,
     job_is_ours: bool = True,
+    chosen: ArchiveFact | Unknown | Skipped | None = SKIPPED,
 ) -> Observation:
-    return Observation(at, container, volume, archive, job, deletion, silent_since, is_first, job_is_ours)
+    facts = (container, volume, archive, job, deletion)
+    return Observation(at, *facts, silent_since, is_first, job_is_ours, chosen)
 
 
 def context(now: datetime = NOW, **given: Any) -> Context:
@@ -200,6 +202,7 @@ CANCEL = PendingRequest(RequestKind.CANCEL, "someone")
 RECOVER = recover()
 RECOVER_ARCHIVE = recover(RecoverSource.ARCHIVE, OLD_ARCHIVE_OP)
 RECOVER_EMPTY = recover(RecoverSource.EMPTY)
+RESTORE_OLD = PendingRequest(RequestKind.RESTORE, "someone", archive_op_id=OLD_ARCHIVE_OP)
 
 
 def describe(workspace: Workspace, observation: Observation, decision: Decision) -> str:

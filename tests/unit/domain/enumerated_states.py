@@ -47,6 +47,7 @@ from tests.unit.domain.builders import (
     RECOVER,
     RECOVER_ARCHIVE,
     RECOVER_EMPTY,
+    RESTORE_OLD,
     STARTING_CONTAINER,
     UNKNOWN,
     YES,
@@ -145,6 +146,7 @@ def _world(
     *,
     jobs: tuple[JobFact | None, JobFact | None] = (None, None),
     at: datetime = LOOKED_AT,
+    chosen: ArchiveFact | Unknown | Skipped | None = SKIPPED,
     **given: Any,
 ) -> World:
     container, home, stored = seen
@@ -156,8 +158,8 @@ def _world(
         "archive_key": stored.key,
         "phase": _phase(statuses, deleted, given["error_reason"]),
     } | given
-    shown = observation(container.seen, home.seen, stored.seen, job=jobs[0], deletion=jobs[1], at=at)
-    return workspace(**fields), shown
+    facts = (container.seen, home.seen, stored.seen)
+    return workspace(**fields), observation(*facts, job=jobs[0], deletion=jobs[1], at=at, chosen=chosen)
 
 
 @cache
@@ -181,6 +183,36 @@ def with_requests() -> Iterator[World]:
     )
     for seen, desired, request, (reason, count) in product(list(everything), states, requests, ERRORS):
         yield _world(seen, desired_state=desired, request=request, error_reason=reason, error_count=count)
+
+
+CHOSEN = (SKIPPED, UNKNOWN, None, archive(OLD_ARCHIVE_OP))
+
+
+def with_requests_to_restore() -> Iterator[World]:
+    """Yield states with a pending restore: without an operation, and while the home is archived."""
+    states = (DesiredState.STANDBY, DesiredState.ARCHIVED)
+    everything = product((CONTAINERS[0], ABSENT, EXITED), (*NEVER_THERE, *HOMES), KNOWN_ARCHIVES)
+    for seen, desired, chosen, (reason, count) in product(list(everything), states, CHOSEN, ERRORS):
+        yield _world(
+            seen,
+            chosen=chosen,
+            desired_state=desired,
+            request=RESTORE_OLD,
+            error_reason=reason,
+            error_count=count,
+        )
+    under_way = product((*CONTAINERS[:2], ABSENT), HOMES_TO_ARCHIVE, OF_ARCHIVING, CHOSEN, (0, 2))
+    for container, home, (stored, main, deletion), chosen, count in under_way:
+        yield _world(
+            (container, home, stored),
+            jobs=(main, deletion),
+            chosen=chosen,
+            operation=Operation.ARCHIVING,
+            desired_state=DesiredState.STANDBY,
+            request=RESTORE_OLD,
+            error_count=count,
+            error_reason=ErrorReason.ActionFailed if count else None,
+        )
 
 
 def _under_way(

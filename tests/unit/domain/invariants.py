@@ -89,6 +89,16 @@ def is_recovery(before: Workspace, decision: Decision) -> bool:
     return decision.event is TimelineEvent.RECOVERED and before.request is not None
 
 
+def is_restore(before: Workspace, decision: Decision) -> bool:
+    """Return whether the decision makes the archive of a request to restore the workspace's archive."""
+    return decision.event is TimelineEvent.CHOSEN and before.archive_to_restore is not None
+
+
+def chosen_is_seen(before: Workspace, observation: Observation) -> bool:
+    chosen = observation.chosen
+    return isinstance(chosen, ArchiveFact) and chosen.archive_op_id == before.archive_to_restore
+
+
 @rule
 def the_phase_follows_from_the_conditions(
     before: Workspace, observation: Observation, decision: Decision
@@ -209,6 +219,7 @@ def an_operation_ends_with_an_event(before: Workspace, observation: Observation,
     return decision.event in (
         TimelineEvent.FINISHED,
         TimelineEvent.CANCELLED,
+        TimelineEvent.DROPPED,
         TimelineEvent.ERROR,
         TimelineEvent.FAILED,
     )
@@ -389,7 +400,12 @@ def errors_are_counted_one_by_one(before: Workspace, observation: Observation, d
     old, new = before.error_count, decision.after.error_count
     if decision.event in (TimelineEvent.FAILED, TimelineEvent.ERROR, TimelineEvent.LOST):
         return new in (old, old + 1)
-    if decision.event in (TimelineEvent.FINISHED, TimelineEvent.CANCELLED, TimelineEvent.RECOVERED):
+    if decision.event in (
+        TimelineEvent.FINISHED,
+        TimelineEvent.CANCELLED,
+        TimelineEvent.RECOVERED,
+        TimelineEvent.DROPPED,
+    ):
         return new in (old, 0)
     return new == old
 
@@ -418,12 +434,14 @@ def a_cancel_loses_nothing(before: Workspace, observation: Observation, decision
 
 
 @rule
-def only_a_cancel_changes_the_desired_state(
+def only_a_cancel_or_a_restore_changes_the_desired_state(
     before: Workspace, observation: Observation, decision: Decision
 ) -> bool:
     cancel = before.request is not None and before.request.kind is RequestKind.CANCEL
     if decision.desired is None:
         return True
+    if is_restore(before, decision):
+        return decision.desired is DesiredState.STANDBY
     return cancel and before.deleted_at is None and decision.desired is not DesiredState.DELETED
 
 
@@ -443,6 +461,8 @@ def an_archive_key_is_committed_only_for_its_own_claim(
         isinstance(observation.archive, ArchiveFact)
         and observation.archive.archive_op_id == before.archive_op_id
     )
+    if is_restore(before, decision):
+        return True
     if after.archive_key == before.archive_key or is_recovery(before, decision):
         losses = (ErrorReason.DataLost, ErrorReason.ContainerWithoutVolume)
         lost = after.error_reason in losses and seen and not is_running(observation.job)
@@ -454,6 +474,48 @@ def an_archive_key_is_committed_only_for_its_own_claim(
         and committed(after)
         and decision.archive == observation.archive
         and not is_running(observation.job)
+    )
+
+
+@rule
+def a_chosen_archive_replaces_the_archive_of_the_home_only_where_both_are_complete(
+    before: Workspace, observation: Observation, decision: Decision
+) -> bool:
+    if decision.event is not TimelineEvent.CHOSEN:
+        return True
+    after = decision.after
+    return (
+        is_restore(before, decision)
+        and chosen_is_seen(before, observation)
+        and oracle.level(after.conditions) == "ARCHIVED"
+        and (before.operation, after.operation) == (NONE, NONE)
+        and before.home_ctx is None
+        and after.archive_key == archive_key(before.id, before.archive_to_restore or "")
+        and (decision.keep_archives, decision.consume) == (True, True)
+    )
+
+
+@rule
+def a_home_is_removed_for_a_restore_only_while_the_chosen_archive_is_seen(
+    before: Workspace, observation: Observation, decision: Decision
+) -> bool:
+    if before.archive_to_restore is None or not isinstance(decision.effect, DeleteVolume):
+        return True
+    return chosen_is_seen(before, observation) or observation.deletion is not None
+
+
+@rule
+def a_dropped_restore_loses_nothing(before: Workspace, observation: Observation, decision: Decision) -> bool:
+    if decision.event is not TimelineEvent.DROPPED:
+        return True
+    after = decision.after
+    return (
+        before.archive_to_restore is not None
+        and decision.consume
+        and (decision.desired, decision.effect) == (None, None)
+        and (after.home_ctx, after.archive_key) == (before.home_ctx, before.archive_key)
+        and not is_running(observation.job)
+        and not is_running(observation.deletion)
     )
 
 

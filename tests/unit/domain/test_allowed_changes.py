@@ -22,6 +22,7 @@ from tests.unit.domain.builders import (
     OLD_ARCHIVE_OP,
     OLD_KEY,
     RECOVER,
+    RESTORE_OLD,
     conditions,
     workspace,
 )
@@ -29,23 +30,27 @@ from tests.unit.domain.builders import (
 CODES = {
     "UNAUTHORIZED": 401,
     "FORBIDDEN": 403,
+    "PASSWORD_REQUIRED": 403,
     "WORKSPACE_NOT_FOUND": 404,
     "NOT_FOUND": 404,
     "OPERATION_IN_PROGRESS": 409,
     "INVALID_STATE": 409,
     "VALIDATION_ERROR": 422,
-    "PASSWORD_REQUIRED": 403,
     "RUNNING_LIMIT_EXCEEDED": 429,
     "GONE": 410,
     "RANGE_NOT_SATISFIABLE": 416,
     "WAKE_TIMEOUT": 504,
+    "FILE_CONFLICT": 409,
+    "PRECONDITION_FAILED": 412,
+    "WORKSPACE_FAILED": 502,
+    "WORKSPACE_STALLED": 504,
     "WORKSPACE_LIMIT_EXCEEDED": 429,
     "TOO_MANY_REQUESTS": 429,
     "INSUFFICIENT_STORAGE": 507,
     "ARCHIVE_LIMIT_EXCEEDED": 429,
 }
 ERRORS = (None, *ErrorReason)
-REQUESTS = (None, RECOVER, CANCEL)
+REQUESTS = (None, RECOVER, CANCEL, RESTORE_OLD)
 
 
 def outcome(call: Callable[[], object]) -> object:
@@ -119,7 +124,8 @@ def test_a_cancel() -> None:
         if item.deleted_at is not None:
             expected = "WORKSPACE_NOT_FOUND"
         else:
-            expected = None if item.operation in cancellable else "INVALID_STATE"
+            pending = item.request == RESTORE_OLD
+            expected = None if item.operation in cancellable or pending else "INVALID_STATE"
         assert outcome(lambda item=item: allowed_changes.check_cancel(item)) == expected
 
 
@@ -135,6 +141,22 @@ def test_only_an_archive_that_is_not_committed_can_be_cancelled(
         Operation.NONE, Operation.STOPPING, Operation.CREATE_EMPTY_ARCHIVE, Operation.DELETING
     )  # fmt: skip
     assert refused == (too_late or never)
+
+
+@pytest.mark.parametrize("archive_op_id", [OLD_ARCHIVE_OP, ARCHIVE_OP])
+def test_a_restore(archive_op_id: str) -> None:
+    for base, phase in product(STATES, Phase):
+        item = workspace(**{**base.__dict__, "phase": phase})
+        if item.deleted_at is not None:
+            expected: object = "WORKSPACE_NOT_FOUND"
+        elif item.request == RESTORE_OLD and archive_op_id == OLD_ARCHIVE_OP:
+            expected = False
+        elif item.operation is not Operation.NONE or item.request is not None:
+            expected = "OPERATION_IN_PROGRESS"
+        else:
+            at_rest = phase in ("STANDBY", "ARCHIVED") and item.desired_state.value == phase.value
+            expected = True if at_rest and item.error_reason not in oracle.TERMINAL else "INVALID_STATE"
+        assert outcome(lambda item=item: allowed_changes.check_restore(item, archive_op_id)) == expected, item
 
 
 def test_an_undelete() -> None:

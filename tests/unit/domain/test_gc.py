@@ -30,7 +30,7 @@ PRESENT = set(KEYS)
 
 
 def test_an_older_archive_that_was_replaced_is_not_protected() -> None:
-    assert protection(ITEM, LIVING, PRESENT) is None
+    assert protection(ITEM, LIVING, PRESENT, 0) is None
 
 
 @pytest.mark.parametrize(
@@ -42,17 +42,38 @@ def test_an_older_archive_that_was_replaced_is_not_protected() -> None:
         (replace(LIVING, deleted_at=NOW, phase=Phase.DELETED), "grace period"),
         (replace(LIVING, deleted_at=NOW, phase=Phase.DELETING), "grace period"),
         (replace(LIVING, kept=frozenset({ITEM.key})), "left it behind"),
+        (replace(LIVING, requested=ITEM.archive_op_id), "about to be restored"),
         (replace(LIVING, archive_key=KEYS[1]), "newer"),
         (replace(LIVING, of_other_backend=True), "another backend"),
         (replace(LIVING, of_other_backend=True, deleted_at=NOW, purged_at=NOW), "another backend"),
     ],
 )
 def test_each_protection_alone(holder: ArchiveHolder, reason: str) -> None:
-    assert reason in (protection(ITEM, holder, PRESENT) or "")
+    assert reason in (protection(ITEM, holder, PRESENT, 0) or "")
+
+
+@pytest.mark.parametrize("kept", range(6))
+def test_the_newest_archives_of_a_living_workspace_stay(kept: int) -> None:
+    holder = replace(LIVING, archive_key=KEYS[4], archive_op_id=OP_IDS[4], recorded=frozenset(KEYS))
+    rules = replace(RULES, archives_kept=kept, orphan_grace=timedelta(0))
+    listed = [
+        StoredArchive(key, ID, op_id, 1, complete=True) for key, op_id in zip(KEYS, OP_IDS, strict=True)
+    ]
+    removed = select_archives_to_remove(listed, {ID: holder}, {}, rules, NOW).remove
+    assert [item.key for item in removed] == KEYS[: 5 - max(1, kept)]
+    purged = replace(holder, deleted_at=NOW, purged_at=NOW, phase=Phase.DELETED)
+    assert len(select_archives_to_remove(listed, {ID: purged}, {}, rules, NOW).remove) == len(KEYS)
+
+
+def test_an_archive_that_is_incomplete_or_cannot_be_restored_takes_no_place_of_the_newest() -> None:
+    holder = replace(LIVING, recorded=frozenset(KEYS))
+    assert protection(ITEM, holder, PRESENT, 2) is None
+    assert "newest" in (protection(ITEM, holder, PRESENT - {KEYS[4]}, 2) or "")
+    assert "newest" in (protection(ITEM, replace(holder, recorded=PRESENT - {KEYS[4]}), PRESENT, 2) or "")
 
 
 def test_an_archive_stays_while_the_one_that_replaced_it_is_not_seen() -> None:
-    assert "missing" in (protection(ITEM, LIVING, PRESENT - {KEYS[3]}) or "")
+    assert "missing" in (protection(ITEM, LIVING, PRESENT - {KEYS[3]}, 0) or "")
 
 
 def test_every_combination_of_protections() -> None:
@@ -75,11 +96,11 @@ def test_every_combination_of_protections() -> None:
             or (key is not None and archive_op_id_of(key) <= ITEM.archive_op_id)
             or (key is not None and key not in present)
         )
-        assert (protection(ITEM, holder, present) is not None) == protected, holder
+        assert (protection(ITEM, holder, present, 0) is not None) == protected, holder
 
 
 def test_an_unknown_workspace_protects_nothing_but_its_archives_are_quarantined() -> None:
-    assert protection(ITEM, None, PRESENT) is None
+    assert protection(ITEM, None, PRESENT, 0) is None
     item = stored()
     for age, gone in (
         (RULES.orphan_grace, False),

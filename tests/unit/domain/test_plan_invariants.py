@@ -41,6 +41,10 @@ def test_without_an_operation() -> None:
     check(enumerated_states.without_operation(), is_idempotent=True)
 
 
+def test_with_requests_to_restore() -> None:
+    check(enumerated_states.with_requests_to_restore())
+
+
 def test_with_requests() -> None:
     check(enumerated_states.with_requests())
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from codehub.domain.token_format import bearer_token, is_token
+from codehub.domain.token_format import bearer_token, is_token, without_tokens
 
 TOKEN = "chub_" + "aZ09_-xy" * 5
 
@@ -30,3 +30,8 @@ def test_a_bearer_token_that_is_empty_or_one_of_several_is_unusable() -> None:
     assert bearer_token(["Bearer"]) == ""
     assert bearer_token([f"Bearer {TOKEN}", "Basic dXNlcjpwdw=="]) == ""
     assert bearer_token(["Basic dXNlcjpwdw==", f"Bearer {TOKEN}"]) == ""
+
+
+def test_a_text_for_logs_has_no_token() -> None:
+    assert without_tokens(f"?a={TOKEN}&b={TOKEN}x") == "?a=chub_…&b=chub_…x"
+    assert without_tokens("chub_notes.md") == "chub_notes.md"

@@ -18,7 +18,7 @@ from codehub.domain.ttl import (
 )
 from codehub.domain.ttl import expired as expired_knowing
 from codehub.domain.workspace import Workspace
-from tests.unit.domain.builders import NOW, workspace
+from tests.unit.domain.builders import NOW, RESTORE_OLD, workspace
 
 DEFAULTS = TtlDefaults(standby=600, archive=1800)
 SECOND = timedelta(seconds=1)
@@ -36,6 +36,13 @@ def deadline(own: int | None, default: int, since: datetime, keep_until: datetim
         return None
     natural = since + timedelta(seconds=ttl)
     return natural if keep_until is None or keep_until < natural else keep_until
+
+
+@pytest.mark.parametrize("phase", ["STANDBY", "RUNNING"])
+def test_nothing_expires_while_a_request_is_pending(phase: str) -> None:
+    item = workspace(phase=Phase(phase), desired_state=DesiredState(phase))
+    assert expired(item, DEFAULTS, NOW) is not None
+    assert expired(replace(item, request=RESTORE_OLD), DEFAULTS, NOW) is None
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -32,6 +32,7 @@ from codehub.domain.observation import (
     VolumeFact,
 )
 from codehub.domain.plan import must_observe_archive, plan
+from codehub.domain.restore_request import must_observe_chosen
 from codehub.domain.states import DesiredState, Operation
 from codehub.domain.workspace import PendingRequest, Workspace
 from tests.unit.domain.builders import NOW, archive, workspace
@@ -216,6 +217,7 @@ class SteppedController:
             else ContainerFact(True, True, container.ready, "unix:/ide.sock", container.attempt),
             volume=None if home is None else VolumeFact(home.generation),
             archive=self._archive(),
+            chosen=self._chosen(),
             job=self._job(current_job_id(self.workspace)),
             deletion=self._job(current_deletion_job_id(self.workspace)),
             is_first=self.restarted,
@@ -229,6 +231,12 @@ class SteppedController:
         op_id = (
             item.archive_op_id if item.operation.makes_archive else archive_op_id_of(item.archive_key or "")
         )
+        return archive(op_id) if op_id in self.world.archives else None
+
+    def _chosen(self) -> ArchiveFact | Skipped | None:
+        op_id = self.workspace.archive_to_restore
+        if op_id is None or not must_observe_chosen(self.workspace):
+            return SKIPPED
         return archive(op_id) if op_id in self.world.archives else None
 
     def _job(self, job_id: str) -> JobFact | None:

@@ -49,7 +49,7 @@ export function NewTokenForm({ accountId, onMade }: Props) {
     if (isMade) setName("");
   };
   return (
-    <form onSubmit={submit} autocomplete="off">
+    <form class="token-form" onSubmit={submit} autocomplete="off">
       <h3>{text.add}</h3>
       <Field label={text.name} hint={text.nameHint}>
         {(ids) => (

@@ -1,14 +1,10 @@
-import { useEffect } from "preact/hooks";
-
 import { api } from "../api";
 import { messages } from "../i18n";
-import { lastEvent } from "../state/live";
 import { useLoader } from "../state/loader";
+import { useReloadOnEvent } from "../state/reload_on_event";
 import { ErrorNote } from "./ErrorNote";
 import { Time } from "./Time";
 
-/** Progress sends several events a second. The timeline is fetched less often. */
-const THROTTLE_MILLISECONDS = 800;
 const POLL_MILLISECONDS = 30_000;
 
 export function Timeline({ id }: { id: string }) {
@@ -33,24 +29,4 @@ export function Timeline({ id }: { id: string }) {
       </ol>
     </>
   );
-}
-
-function useReloadOnEvent(id: string, reload: () => void): void {
-  useEffect(() => {
-    let timer: number | undefined;
-    let first = true;
-    const unsubscribe = lastEvent.subscribe((event) => {
-      const concerns = !first && (event?.id === id || event?.id === "*");
-      first = false;
-      if (!concerns || timer !== undefined) return;
-      timer = window.setTimeout(() => {
-        timer = undefined;
-        reload();
-      }, THROTTLE_MILLISECONDS);
-    });
-    return () => {
-      unsubscribe();
-      clearTimeout(timer);
-    };
-  }, [id]);
 }

@@ -29,7 +29,7 @@ export function TokenPanel({ accountId }: Props) {
   };
   return (
     <>
-      <p class="hint">{text.about}</p>
+      <p class="hint">{accountId === null ? text.about : text.aboutService}</p>
       <ErrorNote error={tokens.error} />
       {tokens.data?.items.length === 0 && <p class="muted">{text.none}</p>}
       <ul class="rows" data-testid="tokens">

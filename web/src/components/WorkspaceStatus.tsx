@@ -6,6 +6,7 @@ import { isWaiting, nextDeadline, wasUsed } from "../workspace";
 import { Countdown } from "./Countdown";
 import { Icon } from "./Icon";
 import { ProgressBar } from "./ProgressBar";
+import { StandbyStatus } from "./StandbyStatus";
 import { Time } from "./Time";
 
 /**
@@ -17,6 +18,7 @@ export function WorkspaceStatus({ workspace }: { workspace: Workspace }) {
   if (workspace.phase === "ERROR") return <Failed workspace={workspace} />;
   if (isWaiting(workspace)) return <Waiting workspace={workspace} />;
   if (workspace.error_message && !workspace.error_reason) return <Note message={workspace.error_message} />;
+  if (workspace.standby) return <StandbyStatus standby={workspace.standby} />;
   const deadline = nextDeadline(workspace);
   if (deadline) return <Countdown deadline={deadline} />;
   return <LastUsed workspace={workspace} />;

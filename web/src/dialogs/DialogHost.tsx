@@ -4,6 +4,7 @@ import { DeleteDialog } from "./DeleteDialog";
 import { DeleteUserDialog } from "./DeleteUserDialog";
 import { HelpDialog } from "./HelpDialog";
 import { RecoverDialog } from "./RecoverDialog";
+import { RestoreDialog } from "./RestoreDialog";
 import { RevokeTokenDialog } from "./RevokeTokenDialog";
 import { SetPasswordDialog } from "./SetPasswordDialog";
 
@@ -20,6 +21,8 @@ export function DialogHost() {
       return <DeleteDialog workspace={shown.workspace} onDone={shown.onDone} />;
     case "recover":
       return <RecoverDialog workspace={shown.workspace} onDone={shown.onDone} />;
+    case "restore":
+      return <RestoreDialog workspace={shown.workspace} archive={shown.archive} />;
     case "set-password":
       return <SetPasswordDialog user={shown.user} />;
     case "revoke-token":

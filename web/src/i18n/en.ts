@@ -72,7 +72,7 @@ export const en = {
     removed: (name: string) => `${name} was moved to the trash`,
   },
   card: {
-    standbyIn: (time: string) => `Pauses in ${time}`,
+    standbyIn: (time: string) => `Pauses in ${time} if unused`,
     archiveIn: (time: string) => `Archives in ${time}`,
     due: { standby: "About to pause", archive: "About to archive" },
     lastUsed: (time: string) => `Last used ${time}`,
@@ -92,6 +92,25 @@ export const en = {
     files: (n: string) => `${n} files`,
     owner: (name: string) => `Owner: ${name}`,
     home: (size: string) => `Home: ${size}`,
+  },
+  standby: {
+    never: "Never pauses when unused",
+    command: (n: number, since: string, ttl: string) =>
+      n === 1
+        ? `Running a command since ${since}; pauses ${ttl} after it ends.`
+        : `Running ${n} commands since ${since}; pauses ${ttl} after the last one ends.`,
+    notBefore: (at: string) => `Not before ${at}.`,
+    atTheLatest: (at: string) => `At the latest at ${at}.`,
+    lease: (until: string, reason: string) => `Kept awake by a lease until ${until}: ${reason}`,
+    kept: (until: string) => `Kept running until ${until}, because someone extended it`,
+    limit: (since: string, until: string, at: string) =>
+      `No person has used it since ${since}. Programs keep it awake until ${until} and no longer. Pauses at ${at}.`,
+  },
+  leases: {
+    title: "Leases",
+    until: (time: string) => `Until ${time}`,
+    delete: "Delete",
+    deleteOf: (reason: string) => `Delete the lease: ${reason}`,
   },
   actions: {
     open: "Open",
@@ -152,6 +171,22 @@ export const en = {
     emptyHint: "Starts over with no files.",
     none: "No archive of this workspace exists.",
     submit: "Recover",
+  },
+  archives: {
+    title: "Archives",
+    none: "No archive yet.",
+    current: "current",
+    restore: "Restore",
+    restoreOf: (date: string) => `Restore the archive of ${date}`,
+    stopFirst: "Stop the workspace to restore one of its archives.",
+    pending: (date: string) => `The archive of ${date} is about to be restored.`,
+    confirmTitle: (name: string) => `Restore an archive of “${name}”?`,
+    confirmStopped: (date: string) =>
+      `First, the present home is archived. Then the archive of ${date} replaces it.`,
+    confirmArchived: (date: string) =>
+      `The archive of ${date} becomes the home. The home before it is already archived.`,
+    confirmKept: (period: string) =>
+      `The home before it stays in the list of archives, and is kept for at least ${period}. The IDE is not started.`,
   },
   trash: {
     title: "Trash",
@@ -236,6 +271,7 @@ export const en = {
     title: "API tokens",
     about:
       "A program uses a token in your place. A new password does not end your tokens: revoke those that you do not use.",
+    aboutService: "Programs use these tokens to act as this service account.",
     none: "No tokens.",
     created: (day: string) => `Made ${day}`,
     expires: (day: string) => `expires ${day}`,

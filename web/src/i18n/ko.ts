@@ -68,7 +68,7 @@ export const ko: Messages = {
     removed: (name) => `${name}: 휴지통으로 옮겨졌습니다`,
   },
   card: {
-    standbyIn: (time) => `${time} 후 일시 중지`,
+    standbyIn: (time) => `사용하지 않으면 ${time} 후 일시 중지`,
     archiveIn: (time) => `${time} 후 보관`,
     due: { standby: "곧 일시 중지", archive: "곧 보관" },
     lastUsed: (time) => `${time} 사용함`,
@@ -88,6 +88,25 @@ export const ko: Messages = {
     files: (n) => `파일 ${n}개`,
     owner: (name) => `소유자: ${name}`,
     home: (size) => `홈: ${size}`,
+  },
+  standby: {
+    never: "사용하지 않아도 일시 중지되지 않음",
+    command: (n, since, ttl) =>
+      n === 1
+        ? `${since}부터 명령 실행 중. 명령이 끝나고 ${ttl} 후 일시 중지됩니다.`
+        : `${since}부터 명령 ${n}개 실행 중. 마지막 명령이 끝나고 ${ttl} 후 일시 중지됩니다.`,
+    notBefore: (at) => `${at} 전에는 중지되지 않습니다.`,
+    atTheLatest: (at) => `늦어도 ${at}에는 중지됩니다.`,
+    lease: (until, reason) => `임대로 ${until}까지 실행 유지: ${reason}`,
+    kept: (until) => `연장되어 ${until}까지 실행 유지`,
+    limit: (since, until, at) =>
+      `${since} 이후 사용한 사람이 없습니다. 프로그램만으로는 ${until}까지만 실행이 유지됩니다. ${at}에 일시 중지됩니다.`,
+  },
+  leases: {
+    title: "임대",
+    until: (time) => `${time}까지`,
+    delete: "삭제",
+    deleteOf: (reason) => `임대 삭제: ${reason}`,
   },
   actions: {
     open: "열기",
@@ -148,6 +167,20 @@ export const ko: Messages = {
     emptyHint: "파일 없이 새로 시작합니다.",
     none: "이 워크스페이스의 보관본이 없습니다.",
     submit: "복구",
+  },
+  archives: {
+    title: "보관본",
+    none: "아직 보관본이 없습니다.",
+    current: "현재",
+    restore: "복원",
+    restoreOf: (date) => `${date} 보관본 복원`,
+    stopFirst: "보관본을 복원하려면 먼저 워크스페이스를 중지하세요.",
+    pending: (date) => `곧 ${date} 보관본을 복원합니다.`,
+    confirmTitle: (name) => `“${name}” 보관본을 복원할까요?`,
+    confirmStopped: (date) => `지금 홈을 먼저 보관한 다음, ${date} 보관본으로 바꿉니다.`,
+    confirmArchived: (date) => `${date} 보관본을 홈으로 되돌립니다. 직전의 홈은 이미 보관되어 있습니다.`,
+    confirmKept: (period) =>
+      `직전의 홈은 보관본 목록에 남아 적어도 ${period} 동안 보존됩니다. IDE는 시작하지 않습니다.`,
   },
   trash: {
     title: "휴지통",
@@ -231,6 +264,7 @@ export const ko: Messages = {
     title: "API 토큰",
     about:
       "토큰은 프로그램이 나를 대신해 쓰는 열쇠입니다. 비밀번호를 바꿔도 토큰은 그대로이니, 쓰지 않는 토큰은 폐기하세요.",
+    aboutService: "프로그램은 이 토큰으로 이 서비스 계정의 권한을 씁니다.",
     none: "토큰이 없습니다.",
     created: (day) => `${day}에 만듦`,
     expires: (day) => `${day}에 만료`,

@@ -56,6 +56,7 @@ function NewUserForm({ onCreated }: { onCreated: () => void }) {
     setUsername("");
     setPassword("");
     setRole("user");
+    setIsService(false);
     onCreated();
   };
   return (

@@ -1,9 +1,11 @@
 import { ActionButtons } from "../components/ActionButtons";
+import { Archives } from "../components/Archives";
 import { ConditionTable } from "../components/ConditionTable";
 import { ErrorNote } from "../components/ErrorNote";
 import { Facts } from "../components/Facts";
 import { HomeNotice } from "../components/HomeSize";
 import { Icon } from "../components/Icon";
+import { Leases } from "../components/Leases";
 import { MemoPanel } from "../components/MemoPanel";
 import { PageTitle } from "../components/PageTitle";
 import { PhaseChip } from "../components/PhaseChip";
@@ -63,6 +65,11 @@ function Detail({ watched, workspace }: { watched: WatchedWorkspace; workspace: 
             <h2>{text.detail.conditions}</h2>
             <ConditionTable conditions={workspace.conditions} />
           </section>
+          <section class="panel">
+            <h2>{text.archives.title}</h2>
+            <Archives workspace={workspace} isOwner={isOwner} />
+          </section>
+          {isOwner && workspace.phase === "RUNNING" && <Leases workspace={workspace} />}
           {isOwner && <SettingsForm workspace={workspace} />}
         </div>
       </div>

@@ -1,12 +1,13 @@
 import { signal } from "@preact/signals";
 
-import type { Token, User, Workspace } from "../types";
+import type { Archive, Token, User, Workspace } from "../types";
 
 export type Dialog =
   | { kind: "create" }
   | { kind: "help" }
   | { kind: "delete"; workspace: Workspace; onDone: () => void }
   | { kind: "recover"; workspace: Workspace; onDone: () => void }
+  | { kind: "restore"; workspace: Workspace; archive: Archive }
   | { kind: "set-password"; user: User }
   | { kind: "revoke-token"; accountId: string | null; token: Token; onDone: () => void }
   | { kind: "delete-user"; user: User; onDone: () => void };

@@ -79,7 +79,6 @@ def upgrade() -> None:
         "execs",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("workspace_id", sa.Text(), nullable=False),
-        sa.Column("container_op_id", sa.Text(), nullable=True),
         sa.Column("actor_id", sa.Text(), nullable=False),
         sa.Column("actor_name", sa.Text(), nullable=False),
         sa.Column("by_token", sa.Boolean(), nullable=False),
