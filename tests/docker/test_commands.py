@@ -213,14 +213,19 @@ async def test_a_command_of_a_paused_container_is_refused_and_leaves_nothing(fix
     assert await output(await start(fixture, "w1", request)) == b"once\n"
 
 
-async def test_an_engine_that_is_killed_loses_its_commands(fixture: Commands) -> None:
+@pytest.mark.parametrize("how", ["killed", "stopped with live-restore"])
+async def test_an_engine_that_leaves_its_containers_loses_their_commands(fixture: Commands, how: str) -> None:
     await fixture.started("w1")
     directory = await start(fixture, "w1", shell(STUBBORN))
     await eventually(lambda: asyncio.to_thread(directory.size, STDOUT), "its start", lambda size: size > 0)
     process, monitor = await process_of(directory), directory.read_record()
     assert monitor is not None
     try:
-        fixture.engine.kill()
+        if how == "killed":
+            fixture.engine.kill()
+        else:
+            fixture.engine.enable_live_restore()
+            await asyncio.to_thread(fixture.engine.stop)
         record = await record_of(directory)
         assert (record.state, record.reason) == (ExecState.LOST, "EngineUnavailable")
         assert await output(directory) == b"ready\n"
