@@ -17,7 +17,7 @@ async def test_without_root_the_refusal_says_what_to_do(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     files = DockerFiles(DockerCommands(tmp_path, "unix:///nowhere", "one"))
-    with pytest.raises(FilesUnavailable, match="runs as root.*or use a command"):
+    with pytest.raises(FilesUnavailable, match=r"runs as root.*or use a command"):
         async with files.open_files("w1"):
             pass
 
