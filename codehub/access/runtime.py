@@ -25,7 +25,9 @@ async def make_commands(settings: Settings, engine: AsyncEngine) -> CommandRunti
     # In a new installation, the first coordinator creates the id: in another process.
     while (installation_id := await installation.find_id(engine)) is None:  # noqa: ASYNC110
         await asyncio.sleep(_POLL_SECONDS)
-    return DockerCommands(root, settings.docker_host, installation_id)
+    commands = DockerCommands(root, settings.docker_host, installation_id)
+    await asyncio.to_thread(commands.warm_up)
+    return commands
 
 
 def make_files(commands: CommandRuntime) -> FileRuntime:

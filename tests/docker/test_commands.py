@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -249,8 +251,12 @@ async def test_the_command_of_a_killed_monitor_is_lost_and_ends(fixture: Command
     process, record = await process_of(directory), directory.read_record()
     assert record is not None
     os.kill(record.monitor.pid, signal.SIGKILL)
-    lost = await record_of(directory)
-    assert lost.state is ExecState.LOST
+    await exec_client.wait(directory)
+    await eventually(
+        lambda: asyncio.to_thread(directory.read_record),
+        "it to be lost",
+        lambda record: record is not None and record.state is ExecState.LOST,
+    )
     await fixture.runtime.clean_up()
     await until(lambda: not process.is_alive(), "the command to end")
     assert exec_note.read(directory) is None
@@ -263,10 +269,10 @@ from pathlib import Path
 from codehub.runtimes.docker.commands import DockerCommands
 from codehub.runtimes.exec_request import ExecRequest
 
-root, url, installation = sys.argv[1:]
+root, url, installation, exec_id = sys.argv[1:]
 commands = DockerCommands(Path(root), url, installation)
 script = "echo before; until [ -e go ]; do sleep 0.02; done; echo after"
-request = ExecRequest("by-a-caller", ["sh", "-c", script])
+request = ExecRequest(exec_id, ["sh", "-c", script])
 asyncio.run(commands.start_command("w1", request))
 print("started", flush=True)
 sys.stdin.read()
@@ -276,7 +282,7 @@ sys.stdin.read()
 async def test_a_command_outlives_the_process_that_started_it(fixture: Commands) -> None:
     await fixture.started("w1")
     commands = fixture.runtime.commands
-    arguments = [str(commands.root), commands.url, commands.installation_id]
+    arguments = [str(commands.root), commands.url, commands.installation_id, "by-a-caller"]
     caller = subprocess.Popen(
         [sys.executable, "-c", CALLER, *arguments], cwd=ROOT,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
@@ -370,29 +376,76 @@ async def test_many_commands_at_once(fixture: Commands) -> None:
 
 
 async def test_commands_run_through_an_engine_on_loopback(fixture: Commands) -> None:
-    """`tcp://` to loopback, through a relay to the engine's socket."""
     await fixture.started("w1")
+    async with relay(fixture.engine, lambda _request: None) as url:
+        over_tcp = fixture.other_runtime(url=url)
+        await over_tcp.commands.start_command("w1", ExecRequest("tcp", ["cat"]))
+        directory = over_tcp.commands.directory("w1", "tcp")
+        await exec_client.send_input(directory, chunks(b"over tcp"), close=True)
+        assert await output(directory) == b"over tcp"
+        assert (await record_of(directory)).exit_code == 0
+        await over_tcp.close()
 
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_unix_connection(fixture.engine.url.removeprefix("unix://"))
+
+@pytest.mark.parametrize(
+    ("request_line", "state"),
+    [
+        (b"GET /containers/", None),
+        (b"POST /containers/", ExecState.EXITED),
+        (b"POST /exec/", ExecState.EXITED),
+    ],
+)
+async def test_a_caller_that_is_killed_leaves_no_command_or_one_with_a_monitor(
+    fixture: Commands, request_line: bytes, state: ExecState | None
+) -> None:
+    await fixture.started("w1")
+    callers: list[subprocess.Popen[bytes]] = []
+
+    def kill_caller(received: bytes) -> None:
+        if received.startswith(request_line):
+            os.killpg(callers[0].pid, signal.SIGKILL)
+            callers[0].wait()
+
+    commands = fixture.runtime.commands
+    async with relay(fixture.engine, kill_caller) as url:
+        arguments = [str(commands.root), url, commands.installation_id, f"killed-{state}-{len(request_line)}"]
+        callers.append(
+            subprocess.Popen([sys.executable, "-c", CALLER, *arguments], cwd=ROOT, start_new_session=True)
+        )
+        await until(lambda: callers[0].poll() is not None, "the caller to be killed")
+        directory = commands.directory("w1", arguments[-1])
+        if state is None:
+            assert not directory.path.exists()
+            return
+        await until(lambda: directory.size(STDOUT), "the command to start")
+        await fixture.inside("w1", "touch go")
+        assert (await record_of(directory)).state is state
+        assert await output(directory) == b"before\nafter\n"
+
+
+@asynccontextmanager
+async def relay(engine: OwnEngine, heard: Callable[[bytes], None]) -> AsyncIterator[str]:
+    """Relay to the engine from a port on loopback. `heard` gets the start of each request first."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_unix_connection(engine.url.removeprefix("unix://"))
+        start = await reader.read(65536)
+        heard(start)
+        back.write(start)
         await asyncio.gather(_copy(reader, back), _copy(there, writer))
         writer.close()
         back.close()
 
-    server = await asyncio.start_server(relay, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    over_tcp = fixture.other_runtime(url=f"tcp://127.0.0.1:{port}")
-    await over_tcp.commands.start_command("w1", ExecRequest("tcp", ["cat"]))
-    directory = over_tcp.commands.directory("w1", "tcp")
-    await exec_client.send_input(directory, chunks(b"over tcp"), close=True)
-    assert await output(directory) == b"over tcp"
-    assert (await record_of(directory)).exit_code == 0
-    await over_tcp.close()
-    server.close()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
-    writer.write_eof()
+    with contextlib.suppress(OSError, RuntimeError):  # the other end is gone
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()

@@ -208,10 +208,8 @@ class History:
         name = self.chance.choice(list(self.database.rows))
         draw = self.chance.random()
         try:
-            if draw < 0.48:
+            if draw < 0.5:
                 self._write_home(name)
-            elif draw < 0.5:
-                self._restore(name)
             elif draw < 0.85:
                 self.gate.set_desired_state(name, self.chance.choice(DESIRED_STATES))
             elif draw < 0.875:
@@ -222,8 +220,10 @@ class History:
                 self.gate.undelete(name)
             elif draw < 0.96:
                 self.gate.cancel(name)
-            else:
+            elif draw < 0.985:
                 self._recover(name)
+            else:
+                self._restore(name)
         except Problem as problem:
             self.world.record(name, f"is rejected: {problem.code}")
 

@@ -216,9 +216,13 @@ class SimulatedLeaderDatabase:
         return await self._read(lambda: self._db.due(defaults, now))
 
     async def holds(self, workspace_ids: Collection[str]) -> Mapping[str, Holds]:
+        if not self._db.holds.commands and not self._db.holds.leases:
+            return {}  # no draw of chance: histories without programs stay as they are
         return await self._read(lambda: self._db.holds.read(workspace_ids))
 
     async def remove_expired_leases(self, now: datetime) -> int:
+        if not self._db.holds.leases:
+            return 0
         return await self._write(lambda: self._remove_expired_leases(now))
 
     def _remove_expired_leases(self, now: datetime) -> int:

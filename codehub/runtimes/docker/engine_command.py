@@ -14,13 +14,11 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from codehub.host.processes import ProcessId, processes_of_group
 from codehub.runtimes.docker import exec_note
 from codehub.runtimes.docker.container_process import ContainerProcess, kill_tree, process_in
+from codehub.runtimes.docker.engine_exec import EngineExec, ExecInspection, has_input
 from codehub.runtimes.docker.engine_http import EngineAnswer, EngineGone, EngineHttp, EngineSlow
 from codehub.runtimes.docker.exec_note import ExecNote
 from codehub.runtimes.docker.exec_stream import FrameDecoder
@@ -29,8 +27,6 @@ from codehub.runtimes.exec_directory import STDERR, STDOUT, ExecDirectory, ExecS
 from codehub.runtimes.exec_monitor import WORKSPACE_STOPPED, CommandEnd, Store
 from codehub.runtimes.exec_request import CommandRefused, ExecRequest, TerminalSize
 
-HOME = "/home/coder"
-TERMINAL = {"TERM": "xterm-256color"}
 _READ_BYTES = 256 << 10
 _END_OF_TRANSMISSION = b"\x04"
 _KILLED = 128 + signal.SIGKILL
@@ -39,8 +35,6 @@ _START_POLL_SECONDS = 0.05
 _SIGNAL_SECONDS = 10.0
 _ANSWER_SECONDS = 60.0
 _ENGINE_GONE = "EngineUnavailable"
-_DETACH_KEYS = "ctrl-^,ctrl-@,ctrl-^,ctrl-@,ctrl-^,ctrl-_,ctrl-@,ctrl-^"
-"""The engine cannot be told to have no keys that detach a terminal. By default it holds back Ctrl-P."""
 
 
 class EngineCommand:
@@ -53,7 +47,6 @@ class EngineCommand:
         self._container = container
         self._request = request
         self._directory = directory
-        self._exec_id = ""
         self._process: ProcessId | None = None
         self._stream: socket.socket | None = None
         self._frames = FrameDecoder()
@@ -68,12 +61,12 @@ class EngineCommand:
         self._selector = selector
         self._store = store
         self._check_deadline()
-        self._exec_id = self._create()
+        self._exec = EngineExec.create(self._engine, self._container.id, self._request)
         self._check_deadline()
-        ExecNote(self._container.id, self._exec_id).write(self._directory)
+        ExecNote(self._container.id, self._exec.id).write(self._directory)
         self._poll_at = time.monotonic() + self._pause
         try:
-            stream = self._engine.open_stream(f"/exec/{self._exec_id}/start", self._start_options())
+            stream = self._exec.start(self._request.tty)
         except (EngineGone, EngineSlow):
             self._poll_at = time.monotonic()  # the command may run: it counts as started
             return None
@@ -89,21 +82,6 @@ class EngineCommand:
         until = self._request.start_until
         if until is not None and time.monotonic() > until:
             raise CommandRefused("the Docker engine took too long; no command was started")
-
-    def _create(self) -> str:
-        body = exec_options(self._request)
-        try:
-            answer = self._engine.request("POST", f"/containers/{self._container.id}/exec", body)
-        except OSError as error:
-            raise CommandRefused(f"{error}; no command was started") from error
-        if not answer.succeeded:
-            raise CommandRefused(f"the Docker engine did not start the command: {answer.message}")
-        return str(answer.json()["Id"])
-
-    def _start_options(self) -> dict[str, Any]:
-        size = self._request.tty
-        console = {} if size is None else {"ConsoleSize": [size.rows, size.cols]}
-        return {"Detach": False, "Tty": size is not None, **console}
 
     # Its end
 
@@ -132,7 +110,7 @@ class EngineCommand:
                 return self._end_without_engine()
             self._read_from_now_on()
             return None
-        if state["Running"]:
+        if state.is_running:
             self._poll_again()
             return None
         return self._end_of_start()
@@ -165,13 +143,12 @@ class EngineCommand:
             return [(STDOUT, text)]
         return [(stream, bytes(content)) for stream, content in self._frames.decode(text)]
 
-    def _set_process(self, state: Mapping[str, Any]) -> bool:
+    def _set_process(self, state: ExecInspection) -> bool:
         """Return whether the command has started."""
-        pid = int(state.get("Pid") or 0)
-        if pid == 0:
+        if state.pid == 0:
             return False
-        self._process = process_in(self._container.id, pid) or ProcessId(pid, 0)
-        ExecNote(self._container.id, self._exec_id, self._process).write(self._directory)
+        self._process = process_in(self._container.id, state.pid) or ProcessId(state.pid, 0)
+        ExecNote(self._container.id, self._exec.id, self._process).write(self._directory)
         return True
 
     def _read_from_now_on(self) -> None:
@@ -188,20 +165,18 @@ class EngineCommand:
         if self._stream is not None:
             return None
         state = self._inspect()
-        if state["Running"]:
+        if state.is_running:
             self._poll_again()
             return None
-        code = state.get("ExitCode")
+        code = state.exit_code
         if code in (None, _KILLED) and self._container.init.is_exiting():
             return CommandEnd(ExecState.KILLED, code, WORKSPACE_STOPPED)
         return CommandEnd(ExecState.EXITED, code)
 
-    def _inspect(self) -> Mapping[str, Any]:
-        answer = self._engine.request("GET", f"/exec/{self._exec_id}/json")
-        if not answer.succeeded:  # a restarted engine has forgotten it, or the container is gone
-            raise EngineGone(answer.message)
+    def _inspect(self) -> ExecInspection:
+        found = self._exec.inspect()
         self._give_up_at = None
-        return answer.json()
+        return found
 
     def _poll_again(self) -> None:
         self._poll_at = time.monotonic() + self._pause
@@ -298,10 +273,7 @@ class EngineCommand:
     def resize(self, size: TerminalSize) -> None:
         if self._wait_for_process() is None:
             raise OSError("the command has not started")
-        path = f"/exec/{self._exec_id}/resize?h={size.rows}&w={size.cols}"
-        answer = self._engine.request("POST", path)
-        if not answer.succeeded:
-            raise OSError(answer.message)
+        self._exec.resize(size)
 
     def stop_with_workspace(self) -> None:
         self.signal(signal.SIGTERM)
@@ -314,32 +286,8 @@ class EngineCommand:
                 state = self._inspect()
                 if self._set_process(state):
                     self._read_from_now_on()
-                elif not state["Running"]:
+                elif not state.is_running:
                     return None
             if self._process is None:
                 time.sleep(_START_POLL_SECONDS / 5)
         return self._process
-
-
-def has_input(request: ExecRequest) -> bool:
-    return request.stdin or request.tty is not None
-
-
-def exec_options(request: ExecRequest) -> dict[str, Any]:
-    """Return the body of `POST /containers/{id}/exec`.
-
-    It names no user and no privileges: those of the container's first process apply.
-    """
-    terminal = {} if request.tty is None else TERMINAL
-    console = {} if request.tty is None else {"ConsoleSize": [request.tty.rows, request.tty.cols]}
-    return {
-        "AttachStdin": has_input(request),
-        "AttachStdout": True,
-        "AttachStderr": True,
-        "Tty": request.tty is not None,
-        "DetachKeys": _DETACH_KEYS,
-        "Cmd": request.command,
-        "Env": [f"{name}={value}" for name, value in {**terminal, **request.env}.items()],
-        "WorkingDir": str(Path(HOME, request.cwd)),
-        **console,
-    }

@@ -39,8 +39,8 @@ class ExecNote:
             kill_tree(process)
 
     def _find_process(self, engine: EngineHttp) -> ProcessId | None:
-        found = engine.request("GET", f"/exec/{self.exec_id}/json").json()
-        return process_in(self.container_id, int(found.get("Pid") or 0))
+        found = engine.request("GET", f"/exec/{self.exec_id}/json")  # 404 if the engine has forgotten it
+        return process_in(self.container_id, int(found.json().get("Pid") or 0))
 
 
 def read(directory: ExecDirectory) -> ExecNote | None:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.integration.access.conftest import Workspace
+from tests.integration.access.test_commands_system import bearer, make_token, revoke_tokens
 from tests.waiting import wait_for
 
 MiB = 1 << 20
@@ -185,3 +186,50 @@ def test_files_wake_their_workspace_only_on_request(workspace: Workspace, files:
     assert refused.status_code == 409 and "wake" in refused.json()["error"]["message"]
     woken = workspace.api.get(f"{files.url}/content", params={"path": "file", "wake": "true"})
     assert (woken.status_code, woken.content) == (200, b"kept")
+
+
+def test_tokens_use_files_by_scope_and_count_only_when_they_write(workspace: Workspace, files: Files) -> None:
+    use = bearer(make_token(workspace, "use"))
+    with httpx.Client(base_url=workspace.api.base_url) as program:
+        url, path = f"{files.url}/content", {"path": "file"}
+        assert program.put(url, params=path, content=b"x", headers=use).status_code == 201
+        assert program.get(url, params=path, headers=use).content == b"x"
+        assert program.get(url, params=path).status_code == 401
+        assert (
+            program.get(f"{files.url}/tar", headers=use | {"Sec-Fetch-Site": "cross-site"}).status_code == 200
+        )
+
+        used_at = workspace.api.get(workspace.url).json()["last_access_at"]
+        for query in (url, files.url, f"{files.url}/tar", f"{files.url}/search?q=x"):
+            assert program.get(query, params=None if "?" in query else path, headers=use).is_success
+        assert workspace.api.get(workspace.url).json()["last_access_at"] == used_at
+
+        revoke_tokens(workspace)
+        assert program.get(url, params=path, headers=use).status_code == 401
+        read = bearer(make_token(workspace, "read", "manage"))
+        assert program.get(url, params=path, headers=read).status_code == 403
+    revoke_tokens(workspace)
+
+
+def test_a_download_is_not_held_in_memory_and_ends_with_its_client(
+    workspace: Workspace, files: Files
+) -> None:
+    workspace.output(workspace.start("truncate -s 2G big"))
+    pids = workspace.system.pids()
+    before = {name: _peak_kib(pids[name]) for name in ("access", "gateway")}
+    received = 0
+    with workspace.api.stream("GET", f"{files.url}/content", params={"path": "big"}) as response:
+        assert response.headers["content-length"] == str(2 << 30)
+        for piece in response.iter_raw():
+            received += len(piece)
+            if received > 200 * MiB:
+                break
+    agents = "pgrep -cf ^codehub-files; true"
+    wait_for(lambda: workspace.output(workspace.start(agents)).text == "0\n", "the agent to end")
+    for name, peak in before.items():
+        assert _peak_kib(pids[name]) - peak < 50 << 10, name
+
+
+def _peak_kib(pid: int) -> int:
+    with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+        return int(next(line for line in status if line.startswith("VmHWM:")).split()[1])

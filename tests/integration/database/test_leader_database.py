@@ -333,3 +333,28 @@ async def test_the_timeline_has_the_message_of_a_decision(engine: AsyncEngine, p
             )
         ).one()
     assert tuple(entry) == ("controller", "claimed", "claimed", "PROVISIONING")
+
+
+async def test_what_is_kept_of_commands_follows_their_rows(postgres: Backend, engine: AsyncEngine) -> None:
+    kept, archived = await postgres.create(), await postgres.create()
+    old = "ended-long-ago"
+    async with engine.begin() as conn:
+        for exec_id, workspace, age in (("a", kept, 0), ("b", archived, 0), (old, kept, 90_000)):
+            await conn.execute(
+                text(
+                    "INSERT INTO execs (id, workspace_id, actor_id, actor_name, by_token, command, cwd, tty, "
+                    "state, created_at, seen_at, ended_at) VALUES (:id, :workspace, 'x', 'x', false, '[]', "
+                    "'', false, 'exited', now(), now(), now() - :age * interval '1 second')"
+                ),
+                {"id": exec_id, "workspace": workspace.id, "age": age},
+            )
+        await conn.execute(
+            text("UPDATE workspaces SET phase = 'ARCHIVED', desired_state = 'ARCHIVED' WHERE id = :id"),
+            {"id": archived.id},
+        )
+    now, database = datetime.now(UTC), postgres.database
+    assert await database.remove_expired_execs(now - RETENTION) == 1
+    assert await database.wanted_execs(["a", "b", old, "unknown"], now) == {"a"}
+    assert await database.without_home([kept.id, archived.id, "unknown"]) == {archived.id, "unknown"}
+    with pytest.raises(StaleLeader):
+        await postgres.earlier.remove_expired_execs(now)

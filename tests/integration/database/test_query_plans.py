@@ -187,7 +187,7 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     "a workspace's commands": (lambda conn: exec_queries.newest(conn, WORKSPACE), {"ix_execs_workspace"}),
     "a key of a command": (
         lambda conn: exec_queries.has_key(conn, WORKSPACE, OWNER, "key-5"),
-        {"ix_execs_workspace"},
+        {"uq_execs_key"},
     ),
     "the commands that run": (lambda conn: exec_queries.alive(conn, "process"), {"ix_execs_alive"}),
     "the commands to forget": (

@@ -21,10 +21,13 @@ from codehub.runtimes import exec_client
 from codehub.runtimes.base import RuntimeFailure
 from codehub.runtimes.exec_directory import STDOUT
 from codehub.runtimes.exec_request import ExecRequest
+from codehub.runtimes.files.protocol import FileCode, FileRefused, WriteRequest
 from codehub.runtimes.process import barrier_detection, tmpfs
 from codehub.runtimes.process.cgroup_caps import NO_CGROUPS
+from codehub.runtimes.process.files import ProcessFiles
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.runtimes.process.stale_processes import Isolation
+from tests.file_agents import chunks
 from tests.integration.runtimes.conftest import (
     SERVER,
     STRANGER,
@@ -329,6 +332,36 @@ async def run_command(base, insecure):
 
 async def main(""",
 )
+LIFECYCLE_WITH_FILES = LIFECYCLE.replace("asyncio.run(main(", "asyncio.run(use_files(").replace(
+    "async def main(",
+    """
+from codehub.runtimes.files.protocol import FileRefused, WriteRequest
+from codehub.runtimes.process.files import ProcessFiles
+
+async def content():
+    yield b"content"
+
+async def use_files(base, insecure):
+    root = Path(base, "data", "runtime")
+    runtime = ProcessRuntime(root, Path(base, "tools"), insecure=insecure, stop_grace=2)
+    await runtime.start(spec(base, "w1"))
+    await until_ready(runtime, "w1")
+    print((await runtime.barriers()).isolation.value)
+    async with ProcessFiles(runtime.commands).open_files("w1") as session:
+        await session.write(WriteRequest(b"file"), content())
+        facts = await session.open(b"file")
+        print(b"".join([piece async for piece in session.read(0, facts.size)]).decode())
+        for path in ("/proc/self/environ", str(Path(base, "lifecycle.py"))):
+            try:
+                await session.open(path.encode())
+                print("opened")
+            except FileRefused as refused:
+                print(refused.code)
+    print(Path(base, "home-w1", "file").read_text())
+    await runtime.delete("w1")
+
+async def main(""",
+)
 SHOW_RIGHTS = (
     "id -u; id -G; pwd; umask; for n in $(ls /proc/self/ns); do readlink /proc/self/ns/$n; done;"
     "grep -E '^(Cap|NoNewPrivs|Seccomp)' /proc/self/status; cat /proc/self/cgroup; hostname; ls -d /*"
@@ -497,6 +530,30 @@ def test_without_root_a_command_has_the_same_isolation_as_the_ide(
 def test_without_isolation_a_command_runs_as_the_ide(fixture: RuntimeFixture, no_bwrap: Path) -> None:
     shown = run_as_stranger(fixture, "insecure", script=SHOW_RIGHTS, lifecycle=LIFECYCLE_WITH_COMMANDS)
     assert shown.startswith("none True"), shown
+
+
+@pytest.mark.parametrize("programs", [(), ("slirp4netns",)], ids=["host's network", "own network"])
+def test_without_root_files_are_handled_inside_the_sandbox(
+    fixture: RuntimeFixture, monkeypatch: pytest.MonkeyPatch, programs: tuple[str, ...]
+) -> None:
+    only_programs(fixture, monkeypatch, "bwrap", "setpriv", *programs)
+    shown = run_as_stranger(fixture, lifecycle=LIFECYCLE_WITH_FILES)
+    assert shown.split() == ["sandbox", "content", "denied", "not_found", "content"]
+
+
+async def test_without_bwrap_files_are_handled_as_the_workspaces_user(
+    fixture: RuntimeFixture, no_bwrap: Path
+) -> None:
+    spec, other = await fixture.started("w1"), await fixture.started("w2")
+    (other.home / "private").write_text("p")
+    async with ProcessFiles(fixture.runtime.commands).open_files("w1") as session:
+        await session.write(WriteRequest(b"file"), chunks(b"content"))
+        for path in (bytes(other.home) + b"/private", b"/proc/self/environ"):
+            with pytest.raises(FileRefused) as refused:
+                await session.open(path)
+            assert refused.value.code is FileCode.DENIED
+    found = (spec.home / "file").stat()
+    assert (found.st_uid, found.st_mode & 0o777) == (spec.uid, 0o600)
 
 
 async def test_without_bwrap_a_command_has_the_same_user_and_network_as_the_ide(

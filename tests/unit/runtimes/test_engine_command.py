@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from codehub.host.processes import ProcessId, processes_of_group
 from codehub.runtimes.docker.container_process import process_in
-from codehub.runtimes.docker.engine_command import exec_options
+from codehub.runtimes.docker.engine_exec import exec_options
 from codehub.runtimes.docker.exec_note import ExecNote, read
 from codehub.runtimes.docker.exec_stream import FrameDecoder
 from codehub.runtimes.docker.failed_start import explain_failed_start
