@@ -93,6 +93,14 @@ class OwnEngine:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(PATIENCE)
 
+    def enable_live_restore(self) -> None:
+        """Let containers run on when the engine stops. The next start disables it again."""
+        assert self._process is not None
+        (self.directory / "daemon.json").write_text('{"live-restore": true}')
+        self._process.send_signal(signal.SIGHUP)
+        shown = ("info", "--format", "{{.LiveRestoreEnabled}}")
+        wait_for(lambda: self.docker(*shown) == "true", "the engine to enable live-restore")
+
     def kill(self) -> None:
         """Kill the engine. Its containers run on until it is back and stops them."""
         assert self._process is not None

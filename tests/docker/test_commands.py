@@ -213,14 +213,19 @@ async def test_a_command_of_a_paused_container_is_refused_and_leaves_nothing(fix
     assert await output(await start(fixture, "w1", request)) == b"once\n"
 
 
-async def test_an_engine_that_is_killed_loses_its_commands(fixture: Commands) -> None:
+@pytest.mark.parametrize("how", ["killed", "stopped with live-restore"])
+async def test_an_engine_that_leaves_its_containers_loses_their_commands(fixture: Commands, how: str) -> None:
     await fixture.started("w1")
     directory = await start(fixture, "w1", shell(STUBBORN))
     await eventually(lambda: asyncio.to_thread(directory.size, STDOUT), "its start", lambda size: size > 0)
     process, monitor = await process_of(directory), directory.read_record()
     assert monitor is not None
     try:
-        fixture.engine.kill()
+        if how == "killed":
+            fixture.engine.kill()
+        else:
+            fixture.engine.enable_live_restore()
+            await asyncio.to_thread(fixture.engine.stop)
         record = await record_of(directory)
         assert (record.state, record.reason) == (ExecState.LOST, "EngineUnavailable")
         assert await output(directory) == b"ready\n"
@@ -244,7 +249,8 @@ async def test_a_stopped_engine_ends_its_commands_with_their_workspace(fixture: 
         fixture.engine.start()
 
 
-async def test_the_command_of_a_killed_monitor_is_lost_and_ends(fixture: Commands) -> None:
+@pytest.mark.parametrize("by", ["the next cleanup", "forgetting it"])
+async def test_the_command_of_a_killed_monitor_is_lost_and_ends(fixture: Commands, by: str) -> None:
     await fixture.started("w1")
     directory = await start(fixture, "w1", shell(STUBBORN))
     await eventually(lambda: asyncio.to_thread(directory.size, STDOUT), "its start", lambda size: size > 0)
@@ -257,7 +263,10 @@ async def test_the_command_of_a_killed_monitor_is_lost_and_ends(fixture: Command
         "it to be lost",
         lambda record: record is not None and record.state is ExecState.LOST,
     )
-    await fixture.runtime.clean_up()
+    if by == "the next cleanup":
+        await fixture.runtime.clean_up()
+    else:
+        await fixture.runtime.commands.forget_command("w1", directory.path.name)
     await until(lambda: not process.is_alive(), "the command to end")
     assert exec_note.read(directory) is None
 

@@ -1,4 +1,4 @@
-"""Every route of the API declares what it requires of its caller, or is listed here as open."""
+"""Every route of the API and of the access part declares what it requires, or is listed here as open."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, APIWebSocketRoute, iter_route_contexts
 
-from codehub.api.app import create_app
+from codehub.access import app as access
+from codehub.api import app as api
 from codehub.asgi.callers import PermittedCaller
 from codehub.domain.scopes import Requirement
 from codehub.settings import Settings
@@ -16,12 +17,12 @@ from codehub.settings import Settings
 OPEN = {("POST", "/api/v1/login"), ("GET", "/healthz")}
 
 
-@pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
-    data_dir: Path = tmp_path_factory.mktemp("data")
-    return create_app(
-        Settings(database_url="postgresql:///none", redis_url="redis://none", data_dir=data_dir)
+@pytest.fixture(params=[api.create_app, access.create_app], ids=["API", "access"])
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> FastAPI:
+    made: FastAPI = request.param(
+        Settings(database_url="postgresql:///none", redis_url="redis://none", data_dir=tmp_path)
     )
+    return made
 
 
 def requirements(dependant: Dependant) -> Iterator[Requirement]:
@@ -32,11 +33,14 @@ def requirements(dependant: Dependant) -> Iterator[Requirement]:
 
 
 def test_every_route_declares_one_requirement(app: FastAPI) -> None:
-    wrong = []
-    for route in app.routes:
-        if isinstance(route, APIRoute):
+    wrong, checked = [], 0
+    for context in iter_route_contexts(app.routes):
+        route = context.original_route
+        if isinstance(route, APIRoute | APIWebSocketRoute):
             declared = set(requirements(route.dependant))
-            for method in route.methods:
-                if len(declared) != ((method, route.path) not in OPEN):
-                    wrong.append(f"{method} {route.path} declares {declared or 'nothing'}")
+            for method in context.methods or ("WEBSOCKET",):
+                checked += 1
+                if len(declared) != ((method, context.path) not in OPEN):
+                    wrong.append(f"{method} {context.path} declares {declared or 'nothing'}")
+    assert checked > len(OPEN)
     assert not wrong, "\n".join(wrong)
