@@ -15,11 +15,12 @@ TOKEN = "chub_" + "aZ09_-xy" * 5
 @pytest.fixture(params=[False, True], ids=["JSON", "terminal"])
 def printed(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
     """What the logger of audit entries prints, which has the format of all others."""
-    output, root = io.StringIO(), logging.getLogger()
+    output, root, configuration = io.StringIO(), logging.getLogger(), structlog.get_config()
     output.isatty = lambda: request.param  # type: ignore[method-assign]
     handlers, level = root.handlers[:], root.level
     log.configure("api", "info", terminal=request.param, audit=output)
     yield output
+    structlog.configure(**configuration)
     root.handlers[:], root.level = handlers, level
     logging.getLogger(log.AUDIT).handlers.clear()
 

@@ -44,7 +44,7 @@ class UnreadCalls:
 
     @property
     def services(self) -> Services:
-        return cast(Services, self.served.server._app.state.services)  # type: ignore[attr-defined]
+        return cast(Services, self.served.server.config.app.state.services)  # type: ignore[union-attr]
 
     @property
     def blocked(self) -> list[ApiProtocol]:
@@ -135,7 +135,7 @@ async def test_a_client_that_stops_in_the_middle_is_disconnected(unread: UnreadC
 
     await until(is_closed, "a check without progress")
     await until(lambda: not unread.admitted, "the slot to be free")
-    metrics = unread.served.server._app.state.metrics  # type: ignore[attr-defined]
+    metrics = unread.served.server.config.app.state.metrics  # type: ignore[union-attr]
     assert metrics.limited.labels("slow_reader")._value.get() == 1
 
 
