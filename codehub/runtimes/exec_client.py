@@ -11,6 +11,7 @@ from typing import Any
 
 from codehub.runtimes.command_runtime import CommandForgotten, ControlFailed
 from codehub.runtimes.exec_directory import CONTROL_SOCKET, ExecDirectory, ExecState
+from codehub.runtimes.exec_input import frame
 
 _READ_BYTES = 256 << 10
 _CONTROL_SECONDS = 30.0
@@ -51,15 +52,23 @@ async def send_input(directory: ExecDirectory, chunks: AsyncIterator[bytes], *, 
     Raises ControlFailed if the command closes its input or ends before it has taken everything.
     """
     async with connect(directory) as (reader, writer):
-        try:
-            writer.write(_line("stdin", {"close": close}))
-            async for chunk in chunks:
-                writer.write(chunk)
-                await writer.drain()
-            writer.write_eof()
-        except (OSError, RuntimeError):  # the monitor has closed the connection
-            pass  # its answer, if there is one, has the cause
+        writer.write(_line("stdin", {"close": close}))
+        async for chunk in chunks:
+            if chunk and not await _sent(writer, frame(chunk)):
+                break
+        else:
+            await _sent(writer, frame(b""))
         await _answer(reader, within=None)
+
+
+async def _sent(writer: asyncio.StreamWriter, data: bytes) -> bool:
+    """Send data. Return False if the monitor has closed the connection: its answer has the cause."""
+    try:
+        writer.write(data)
+        await writer.drain()
+    except (OSError, RuntimeError):
+        return False
+    return True
 
 
 async def follow(
