@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from codehub.runtimes.command_runtime import CommandForgotten, ControlFailed
-from codehub.runtimes.exec_directory import CONTROL_SOCKET, ExecDirectory, ExecState
+from codehub.runtimes.exec_directory import CONTROL_SOCKET, ExecDirectory, ExecState, RecordCorrupted
 from codehub.runtimes.exec_input import frame
 
 _READ_BYTES = 256 << 10
@@ -36,7 +36,7 @@ async def connect(
     try:
         yield reader, writer
     finally:
-        writer.close()
+        writer.transport.abort()  # what a monitor has not taken yet would keep the connection open
 
 
 async def control(directory: ExecDirectory, op: str, **arguments: object) -> None:
@@ -77,6 +77,7 @@ async def follow(
     """Yield output from an offset, with the offset of each piece, until the command has ended.
 
     A piece that starts later than the one before ended shows a gap: its bytes are no longer kept.
+    Raise ControlFailed if the command's monitor accepts no further reader while the command runs.
     """
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -91,10 +92,20 @@ async def follow(
                 yield found, data
                 offset = found + len(data)
             elif is_last:
+                await asyncio.to_thread(_check_ended, directory)
                 return
             else:
                 assert changes is not None
                 is_last = not await _changed(changes)
+
+
+def _check_ended(directory: ExecDirectory) -> None:
+    try:
+        record = directory.read_record()
+    except RecordCorrupted:
+        return
+    if record is not None and record.state is ExecState.RUNNING:
+        raise ControlFailed("the command's monitor accepts no further reader: try again later")
 
 
 async def _changed(changes: asyncio.StreamReader) -> bool:
