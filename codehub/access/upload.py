@@ -52,7 +52,9 @@ async def _hung_up(transport: asyncio.Transport | None) -> None:
     if transport is None or connection is None:
         await asyncio.Event().wait()
         return
-    while not transport.is_closing() and not _has_hung_up(connection.fileno()):
+    while not transport.is_closing():
+        if _has_hung_up(connection.fileno()):
+            return
         await asyncio.sleep(CHECK_SECONDS)
 
 

@@ -6,7 +6,7 @@ Clients connect and send one line of JSON, `{"op": ...}`:
     stdin    close?         the frames after the line go to the command's input (see `exec_input`)
     signal   number         sent to the command's process group
     resize   rows, cols     the size of the terminal
-    kill     reason         SIGKILL to all processes of the command
+    kill     reason         SIGKILL to all processes of the command, also after its end
 
 The monitor answers each op but `watch` with a line of JSON, `{}` or `{"error": ...}`. Input without the
 mark of its end stays open, because its sender was cut off.
@@ -178,7 +178,7 @@ class ControlSocket:
 
     def _perform(self, client: _Client, op: dict[str, Any]) -> str | None:
         """Perform an op; return its error or "", or None if the client stays."""
-        if self._controlled.has_ended():
+        if self._controlled.has_ended() and op["op"] != "kill":
             return "the command has ended"
         if client.is_stream and not self._has_room():
             return _TOO_MANY

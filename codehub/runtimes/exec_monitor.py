@@ -67,7 +67,7 @@ class MonitoredCommand(Protocol):
         """Send a signal to the process group."""
 
     def kill(self) -> None:
-        """Kill all processes of the command."""
+        """Kill all processes of the command, also those that still write after its end."""
 
     def resize(self, size: TerminalSize) -> None:
         """Set the size of the terminal. Raise OSError if that fails."""
@@ -177,9 +177,13 @@ class ExecMonitor:
         self._record_end(end)
 
     def _serve_remaining_output(self) -> None:
-        """Store what background processes of the command still write, until they end."""
+        """Store what background processes of the command still write, until they end.
+
+        They can be killed, and the command's timeout holds for them.
+        """
         while self._command.has_output() and not self._stopping:
-            handle_events(self._selector, None)
+            self._enforce_deadlines()
+            handle_events(self._selector, self._select_timeout())
 
     def _select_timeout(self) -> float | None:
         times = [at for at in (self._deadline, self._kill_at, self._command.poll_at()) if at is not None]
