@@ -138,7 +138,7 @@ def has_open(pid: int, files: Collection[str]) -> bool:
 
 def _link(path: str) -> str:
     try:
-        return os.readlink(path)
+        return str(Path(path).readlink())
     except OSError:
         return ""
 

@@ -12,6 +12,7 @@ import struct
 import termios
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from codehub.host.processes import ProcessId, descendants, has_open
 from codehub.runtimes.exec_directory import STDERR, STDOUT, ExecState
@@ -139,7 +140,7 @@ class ForkedCommand:
             for process in self._writers():
                 _send(process, number)
             return
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child, number)
 
     def kill(self) -> None:
@@ -160,7 +161,7 @@ class ForkedCommand:
         Orphans of a command are below the first process of their namespace, so below the keeper.
         """
         ours = os.getpid()
-        outputs = {os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in self._outputs}
+        outputs = {str(Path(f"/proc/self/fd/{each}").readlink()) for each in self._outputs}
         below = descendants(os.getppid())
         return [each for each in below if each.pid != ours and has_open(each.pid, outputs)]
 
