@@ -119,6 +119,9 @@ class LeaderDatabase(Protocol):
     async def without_home(self, workspace_ids: Collection[str]) -> set[str]:
         """Return which of these workspaces are archived, deleted or unknown, and have no operation."""
 
+    def locked_without_home(self, workspace_id: str) -> AbstractAsyncContextManager[bool]:
+        """Return whether this still holds for a workspace, and lock its row for the block."""
+
     async def trim_timelines(self) -> int:
         """Remove the oldest entries of long timelines, and all of purged workspaces; return how many."""
 

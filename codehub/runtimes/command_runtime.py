@@ -94,8 +94,14 @@ class CommandRuntime(Protocol):
     async def kept_commands(self) -> Mapping[str, frozenset[str]]:
         """Return the ids of all commands of which something is kept, by workspace."""
 
-    async def forget_workspace(self, workspace_id: str) -> None:
-        """Remove all that is kept of a workspace that has no container."""
+    def set_aside(self, workspace_id: str) -> str | None:
+        """Set aside what is kept of a workspace, and return the new name; None if it serves commands."""
+
+    def put_back(self, workspace_id: str, aside: str) -> None:
+        """Undo `set_aside`, unless the workspace was started since."""
+
+    async def remove_set_aside(self) -> None:
+        """Remove everything that was set aside, also what an earlier call left behind."""
 
     async def logs(self, workspace_id: str, lines: int) -> str:
         """Return the last lines of the container's output, also while it is in standby."""

@@ -323,6 +323,10 @@ class SimulatedLeaderDatabase:
     async def without_home(self, workspace_ids: Collection[str]) -> set[str]:
         return set()
 
+    @asynccontextmanager
+    async def locked_without_home(self, workspace_id: str) -> AsyncIterator[bool]:
+        yield False
+
     async def trim_timelines(self) -> int:
         return 0  # the simulation does not read them
 
