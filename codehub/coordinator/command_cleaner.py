@@ -24,7 +24,7 @@ class CommandCleaner:
 
     async def tick(self, now: datetime) -> None:
         """Run one cycle. The records are listed before the rows are read: a row comes first."""
-        while await self._database.remove_expired_execs(now - self._retention):
+        while await self._database.remove_expired_execs(now - self._retention, now):
             pass
         kept = await self._commands.kept_commands()
         wanted = await self._database.wanted_execs([name for names in kept.values() for name in names], now)

@@ -110,8 +110,8 @@ class LeaderDatabase(Protocol):
     async def trim_audit_log(self, before: datetime) -> int:
         """Remove some audit entries from before a time; return how many, or 0 if none is left."""
 
-    async def remove_expired_execs(self, ended_before: datetime) -> int:
-        """Remove some rows of commands that ended before a time; return how many, or 0 if none is left."""
+    async def remove_expired_execs(self, ended_before: datetime, now: datetime) -> int:
+        """Forget some commands that ended before a time; return how many, or 0 if none is left."""
 
     async def wanted_execs(self, exec_ids: Collection[str], now: datetime) -> set[str]:
         """Return the commands whose output is to be kept. That of archived workspaces is not."""

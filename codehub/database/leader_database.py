@@ -359,9 +359,9 @@ class PostgresLeaderDatabase:
             await fence(conn, self._epoch)
             return await audit.remove_older(conn, self._epoch, before, ROWS_AT_ONCE)
 
-    async def remove_expired_execs(self, ended_before: datetime) -> int:
+    async def remove_expired_execs(self, ended_before: datetime, now: datetime) -> int:
         async with self._fenced() as conn:
-            return await exec_gate.remove_expired(conn, ended_before)
+            return await exec_gate.remove_expired(conn, ended_before, now)
 
     async def wanted_execs(self, exec_ids: Collection[str], now: datetime) -> set[str]:
         wanted: set[str] = set()

@@ -13,6 +13,8 @@ from codehub.domain.workspace import Workspace
 
 KEY_LIFETIME: Final = timedelta(days=1)
 """How long the same key answers with the same command."""
+KEYS_PER_WORKSPACE: Final = 5000
+"""Commands with a key within that time. Their rows stay, so their number is limited."""
 START_WITHIN: Final = timedelta(seconds=60)
 """Until when a command whose row exists may start. Later it counts as lost."""
 UNSEEN_FOR: Final = timedelta(minutes=5)

@@ -355,14 +355,14 @@ async def test_what_is_kept_of_commands_follows_their_rows(postgres: Backend, en
             {"id": archived.id},
         )
     now, database = datetime.now(UTC), postgres.database
-    assert await database.remove_expired_execs(now - RETENTION) == 1
+    assert await database.remove_expired_execs(now - RETENTION, now) == 1
     assert await database.wanted_execs(["a", "b", old, "unknown"], now) == {"a"}
     assert await database.without_home([kept.id, archived.id, "unknown"]) == {archived.id, "unknown"}
     for workspace_id, expected in ((kept.id, False), (archived.id, True), ("unknown", True)):
         async with database.locked_without_home(workspace_id) as has_no_home:
             assert has_no_home is expected
     with pytest.raises(StaleLeader):
-        await postgres.earlier.remove_expired_execs(now)
+        await postgres.earlier.remove_expired_execs(now, now)
 
 
 async def test_nothing_starts_a_workspace_while_what_is_kept_of_it_is_set_aside(

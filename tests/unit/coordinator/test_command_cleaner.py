@@ -60,7 +60,7 @@ class Rows:
     """Workspaces that are started after the homes were read."""
     commits: bool = True
 
-    async def remove_expired_execs(self, ended_before: datetime) -> int:
+    async def remove_expired_execs(self, ended_before: datetime, now: datetime) -> int:
         self.expired_before = ended_before
         return 0
 
