@@ -66,7 +66,10 @@ class CommandRuntime(Protocol):
         """
 
     async def find_command(self, workspace_id: str, exec_id: str) -> CommandStatus | None:
-        """Return the state of a command, or None if nothing is kept of it."""
+        """Return the state of a command, or None if nothing is known of it."""
+
+    async def is_unreadable(self, workspace_id: str, exec_id: str) -> bool:
+        """Return whether a command was started, but its state cannot be read."""
 
     async def read_output(
         self, workspace_id: str, exec_id: str, stream: str, offset: int, most: int

@@ -62,6 +62,9 @@ class RecordedCommands:
     async def find_command(self, workspace_id: str, exec_id: str) -> CommandStatus | None:
         return await asyncio.to_thread(_read_status, self.directory(workspace_id, exec_id))
 
+    async def is_unreadable(self, workspace_id: str, exec_id: str) -> bool:
+        return await asyncio.to_thread(_is_damaged, self.directory(workspace_id, exec_id))
+
     async def read_output(
         self, workspace_id: str, exec_id: str, stream: str, offset: int, most: int
     ) -> OutputPiece:
@@ -145,6 +148,14 @@ def _read_status(directory: ExecDirectory) -> CommandStatus | None:
         return None if record is None else _status_of(directory, record)
     except (FileNotFoundError, RecordCorrupted):
         return None
+
+
+def _is_damaged(directory: ExecDirectory) -> bool:
+    try:
+        directory.read_record()
+    except RecordCorrupted:
+        return True
+    return False
 
 
 def _status_of(directory: ExecDirectory, record: ExecRecord) -> CommandStatus:

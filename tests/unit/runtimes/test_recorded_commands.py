@@ -41,3 +41,10 @@ async def test_a_directory_is_put_back_unless_the_workspace_was_started(commands
     (commands.root / "w1" / "new").mkdir(parents=True)
     commands.put_back("w1", aside)
     assert await commands.kept_commands() == {"w1": frozenset({"new"})}
+
+
+async def test_a_damaged_record_is_not_a_missing_one(commands: RecordedCommands) -> None:
+    assert not await commands.is_unreadable("w1", "exec")
+    (commands.root / "w1" / "exec" / "record").write_bytes(b"")
+    assert await commands.is_unreadable("w1", "exec")
+    assert await commands.find_command("w1", "exec") is None

@@ -95,6 +95,7 @@ def upgrade() -> None:
         sa.Column("started_at", time, nullable=True),
         sa.Column("ended_at", time, nullable=True),
         sa.Column("seen_at", time, nullable=False),
+        sa.Column("missing_since", time, nullable=True),
         sa.Column("stdout_bytes", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("stderr_bytes", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("dropped_bytes", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
