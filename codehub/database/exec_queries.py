@@ -3,12 +3,12 @@
 from collections.abc import Collection
 from typing import Any, Final
 
-from sqlalchemy import RowMapping, and_, not_, select, text
+from sqlalchemy import RowMapping, and_, func, not_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database.index_predicates import ALIVE_EXECS
 from codehub.database.tables import execs, workspaces
-from codehub.domain.execs import Exec, ExecState
+from codehub.domain.execs import KEY_LIFETIME, Exec, ExecState
 from codehub.domain.states import DesiredState, Operation, Phase
 
 EXEC_COLUMNS: Final = tuple(execs.columns)
@@ -27,9 +27,10 @@ async def find(conn: AsyncConnection, workspace_id: str, exec_id: str) -> Exec |
 
 
 async def has_key(conn: AsyncConnection, workspace_id: str, actor_id: str, key: str) -> bool:
-    """Return whether an actor has started a command of a workspace with this key."""
+    """Return whether an actor has started a command of a workspace with this key within a day."""
     c = execs.c
-    query = select(c.id).where(c.workspace_id == workspace_id, c.actor_id == actor_id, c.key == key)
+    mine = (c.workspace_id == workspace_id, c.actor_id == actor_id, c.key == key)
+    query = select(c.id).where(*mine, c.created_at > func.now() - KEY_LIFETIME)
     return (await conn.execute(query)).first() is not None
 
 

@@ -224,3 +224,12 @@ async def test_the_keys_of_a_day_are_limited(engine: AsyncEngine, monkeypatch: p
     )
     await insert(engine, workspace_id)
     await insert(engine, workspace_id, key="c", body_hash=b"x", now=NOW + timedelta(days=1))
+
+
+async def test_a_key_is_known_for_a_day(engine: AsyncEngine) -> None:
+    """Until then a repeated call wakes nothing. Later it starts another command."""
+    workspace_id = await running_workspace(engine)
+    for key, age, is_known in (("old", timedelta(days=1), False), ("new", timedelta(hours=23), True)):
+        await insert(engine, workspace_id, key=key, body_hash=b"x", now=NOW - age)
+        async with engine.connect() as conn:
+            assert await exec_queries.has_key(conn, workspace_id, PERSON.id, key) is is_known
