@@ -130,6 +130,27 @@ def test_a_restore_that_waits_for_the_chosen_archive_can_be_cancelled() -> None:
     assert committed > 0
 
 
+def test_a_cancel_while_the_home_is_removed_leaves_it_in_its_archive() -> None:
+    removing = 0
+    for position in range(steps_of("STANDBY")):
+        controller = with_fault("STANDBY", position, no_fault)
+        world, key = controller.world, controller.workspace.archive_key
+        jobs = [job for job in world.jobs if job.endswith("-delete")]
+        if not jobs or controller.workspace.operation is not Operation.ARCHIVING:
+            continue
+        removing += 1
+        check_cancel(controller.workspace)
+        controller.request(CANCEL)
+        controller.run_until_idle(watch_for_loss(controller))
+        after = controller.workspace
+        assert (after.request, after.error_reason) == (None, None)
+        assert after.phase.value == after.desired_state
+        assert after.archive_key == key, "the chosen archive replaces nothing"
+        assert world.archives[archive_op_id_of(key or "")] == world.written
+        assert world.home is None or world.home.generation.archive_key == key, "the removal went on"
+    assert removing > 0
+
+
 def test_a_chosen_archive_that_vanishes_costs_no_home() -> None:
     """Before the commit of the choice the present home stays or returns; after it, it is DataLost."""
     lost = 0
