@@ -25,10 +25,11 @@ from codehub.database import exec_gate, exec_queries
 from codehub.database.credentials import Credential
 from codehub.domain.exec_environment import check_environment
 from codehub.domain.execs import Exec
-from codehub.domain.problems import ValidationFailed
+from codehub.domain.problems import InvalidState, ValidationFailed
 from codehub.domain.waking import DEFAULT_WAIT_SECONDS, MOST_WAIT_SECONDS, Wake
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.command_runtime import CommandForgotten, ControlFailed, ExecRequest, TerminalSize
+from codehub.runtimes.command_runtime import ExecState as RecordedState
 from codehub.settings import Settings
 
 router = APIRouter(prefix="/workspaces/{workspace_id}/execs", tags=["execs"])
@@ -152,16 +153,21 @@ async def forget_command(
     """Kill a command, if it runs, and forget it."""
     async with services.transaction(caller) as conn:
         _, row = await find_own_exec(conn, caller, workspace_id, exec_id)
-    await _kill(services, row)
+    await kill(services, row)
     async with services.transaction(caller) as conn:
         await exec_gate.forget(conn, row, now=utc_now())
     return Response(status_code=204)
 
 
-async def _kill(services: AccessServices, row: Exec) -> None:
-    if not row.state.is_alive:
-        return
+async def kill(services: AccessServices, row: Exec) -> None:
+    """Kill a command, and what it has left in the background. It is kept if it still runs."""
     try:
         await services.commands.kill_command(row.workspace_id, row.id, "Deleted")
-    except (ControlFailed, CommandForgotten):
-        return  # it has ended meanwhile
+    except CommandForgotten:
+        return
+    except ControlFailed as error:
+        status = await services.commands.find_command(row.workspace_id, row.id)
+        if status is not None and status.state is RecordedState.RUNNING:
+            raise InvalidState(
+                f"The command still runs, so it was not forgotten: {error}. Try again."
+            ) from error

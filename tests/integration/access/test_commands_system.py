@@ -4,9 +4,12 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -357,3 +360,31 @@ def test_input_of_any_size_is_streamed_as_fast_as_the_command_takes_it(workspace
     assert workspace.output(exec_id).content == b"%d\n" % size
     too_large = workspace.post("true", env={"A": "x" * (1 << 20)})
     assert too_large.status_code == 413, "what is not streamed is bounded"
+
+
+def test_a_cut_off_request_neither_closes_the_input_nor_stays(workspace: Workspace) -> None:
+    """The command takes nothing, so the access part does not read on and sees no disconnect by reading."""
+    exec_id = workspace.start("until [ -e go ]; do sleep 0.05; done; wc -c; echo end")
+    access = Path("/proc", str(workspace.system.pids()["access"]), "fd")
+    before = len(list(access.iterdir()))
+    for _ in range(30):
+        cut_off(workspace, exec_id, bytes(1 << 20))
+    wait_for(lambda: len(list(access.iterdir())) < before + 10, "the calls to end")
+    assert workspace.exec(exec_id)["state"] == "running"
+    workspace.start("touch go")
+    assert workspace.api.post(f"{workspace.url}/execs/{exec_id}/stdin?close=true").status_code == 204
+    assert workspace.output(exec_id).content.endswith(b"end\n")
+
+
+def cut_off(workspace: Workspace, exec_id: str, body: bytes) -> None:
+    """Send a part of a body that is to close the input, and disconnect."""
+    address = urlsplit(workspace.system.base_url)
+    cookies = "; ".join(f"{name}={value}" for name, value in workspace.api.cookies.items())
+    head = (
+        f"POST {workspace.url}/execs/{exec_id}/stdin?close=true HTTP/1.1\r\nHost: {address.netloc}\r\n"
+        f"Cookie: {cookies}\r\nContent-Length: {2 * len(body)}\r\n\r\n"
+    )
+    with socket.create_connection((address.hostname or "", address.port or 80)) as connection:
+        connection.settimeout(0.2)
+        with contextlib.suppress(TimeoutError):
+            connection.sendall(head.encode() + body)
