@@ -15,7 +15,7 @@ from codehub.domain.execs import KEPT_BYTES_PER_WORKSPACE, KEPT_PER_WORKSPACE, E
 from codehub.domain.problems import InvalidState, OperationInProgress, Problem, TooManyRequests
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
-from tests.integration.database.conftest import create
+from tests.integration.database.conftest import BACKENDS, create
 
 NOW = datetime.now(UTC)
 PERSON = ExecActor("one", "one", is_person=True)
@@ -173,3 +173,17 @@ async def test_output_of_archived_workspaces_is_not_kept(engine: AsyncEngine) ->
         assert await exec_gate.remove_expired(conn, NOW + timedelta(seconds=1)) == 1
         found = await conn.scalar(select(workspaces.c.id).where(workspaces.c.id == workspace_id))
     assert found == workspace_id
+
+
+async def test_lists_do_not_read_long_commands(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    short, _ = await insert(engine, workspace_id, command=["a"])
+    long, _ = await insert(engine, workspace_id, command=["a", "x" * 1024])
+    assert long.command == ["a", "x" * 1024]
+    async with engine.connect() as conn:
+        listed = await exec_queries.newest(conn, workspace_id)
+        alive = await exec_queries.alive(conn, BACKENDS.instance)
+        found = await exec_queries.find(conn, workspace_id, long.id)
+    assert listed == [replace(long, command=[], command_omitted=True), short]
+    assert [(row.command, row.command_omitted) for row in alive] == [([], True)] * 2
+    assert found == long
