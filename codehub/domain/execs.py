@@ -73,6 +73,8 @@ class Exec:
     stderr_bytes: int
     dropped_bytes: int
     output_removed: bool
+    command_omitted: bool = False
+    """Whether `command` was not read, because it may be long."""
 
 
 @dataclass(frozen=True)

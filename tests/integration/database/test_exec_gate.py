@@ -15,7 +15,7 @@ from codehub.domain.execs import KEPT_BYTES_PER_WORKSPACE, KEPT_PER_WORKSPACE, E
 from codehub.domain.problems import InvalidState, OperationInProgress, Problem, TooManyRequests
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
-from tests.integration.database.conftest import create
+from tests.integration.database.conftest import BACKENDS, create
 
 NOW = datetime.now(UTC)
 PERSON = ExecActor("one", "one", is_person=True)
@@ -233,3 +233,17 @@ async def test_a_key_is_known_for_a_day(engine: AsyncEngine) -> None:
         await insert(engine, workspace_id, key=key, body_hash=b"x", now=NOW - age)
         async with engine.connect() as conn:
             assert await exec_queries.has_key(conn, workspace_id, PERSON.id, key) is is_known
+
+
+async def test_lists_do_not_read_long_commands(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    short, _ = await insert(engine, workspace_id, command=["a"])
+    long, _ = await insert(engine, workspace_id, command=["a", "x" * 1024])
+    assert long.command == ["a", "x" * 1024]
+    async with engine.connect() as conn:
+        listed = await exec_queries.newest(conn, workspace_id)
+        alive = await exec_queries.alive(conn, BACKENDS.instance)
+        found = await exec_queries.find(conn, workspace_id, long.id)
+    assert listed == [replace(long, command=[], command_omitted=True), short]
+    assert [(row.command, row.command_omitted) for row in alive] == [([], True)] * 2
+    assert found == long
