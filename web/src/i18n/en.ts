@@ -293,7 +293,7 @@ export const en = {
       read: "See workspaces, their timelines and events.",
       manage: "Create, start, stop, archive, restore, delete and change workspaces.",
       use: "Run commands, and reach files, logs, terminals and ports.",
-      admin: "Do what an admin may, except with passwords and tokens.",
+      admin: "Do what an admin may, except with passwords and tokens, and except making admins.",
     },
     workspaces: "Workspaces",
     lifetime: "Valid for",
