@@ -246,7 +246,7 @@ export const en = {
   },
   docs: {
     title: "API",
-    text: "The dashboard uses only these calls. A program signs in with POST /api/v1/login and keeps the cookie.",
+    text: "The dashboard uses only these calls. A program sends an API token, which you make on the page of your account.",
     request: "Request",
     response: "Response",
     nothing: "Nothing",

@@ -240,7 +240,7 @@ export const ko: Messages = {
   },
   docs: {
     title: "API",
-    text: "대시보드의 모든 기능은 이 호출로 이루어집니다. 프로그램은 POST /api/v1/login으로 로그인하고 쿠키를 보관합니다.",
+    text: "대시보드의 모든 기능은 이 호출로 이루어집니다. 프로그램에서는 계정 페이지에서 만든 API 토큰을 보내세요.",
     request: "요청",
     response: "응답",
     nothing: "없음",
