@@ -71,6 +71,8 @@ def start_inside(
         report = _read_report(reader, client, within)
     except OSError:
         _kill_children_since(begun)
+        with contextlib.suppress(ChildProcessError):  # it has been waited for
+            os.waitpid(between, 0)
         raise
     finally:
         os.close(reader)
