@@ -40,7 +40,7 @@ class SlowReaders:
 async def test_few_whole_answers_of_a_user_are_in_memory_at_a_time(fixture: Fixture) -> None:
     readers, path = SlowReaders(fixture), EXECS.format(workspace_id=fixture.workspace_id)
     calls = [asyncio.create_task(readers.get(path)) for _ in range(ANSWERS_AT_ONCE + 1)]
-    await until(lambda: len(readers.answered) == ANSWERS_AT_ONCE, "the first answers")
+    await until(lambda: len(readers.answered) >= ANSWERS_AT_ONCE, "the first answers")
     for _ in range(3):
         status = await fixture.status("POST " + EXECS, **fixture.cookie("owner"))
         assert status == 409, "what has no long answer goes on"
