@@ -1,5 +1,6 @@
 """`/users`: the accounts. For admins."""
 
+from datetime import datetime
 from typing import Literal
 
 from fastapi import APIRouter, Response
@@ -13,6 +14,8 @@ from codehub.asgi.callers import AdminCaller, CallerActor
 from codehub.asgi.fields import RequestBody, Secret, ShortText
 from codehub.database import accounts
 from codehub.database.archive_usage import archive_bytes
+from codehub.database.credentials import Credential
+from codehub.domain.new_token import check_password_is_recent
 from codehub.domain.problems import Forbidden, ValidationFailed
 from codehub.domain.states import Role
 
@@ -56,8 +59,9 @@ async def list_users(
 
 @router.post("", status_code=201)
 async def create_user(
-    body: NewUser, _admin: AdminCaller, actor: CallerActor, services: Shared, now: Now
+    body: NewUser, admin: AdminCaller, actor: CallerActor, services: Shared, now: Now
 ) -> AccountView:
+    """Create an account. For a person's, PASSWORD_REQUIRED asks for POST /session/confirm first."""
     if body.service:
         if body.password is not None or body.role == "admin":
             raise ValidationFailed("service: a service account has no password and cannot be an admin.")
@@ -65,6 +69,7 @@ async def create_user(
         return AccountView.of_account(account)
     if body.password is None:
         raise ValidationFailed("password: must be given, except for a service account.")
+    _check_may_give_access(admin, now)
     account = await accounts.create_account(
         services.engine, body.username, body.password, Role(body.role), actor=actor, now=now
     )
@@ -75,10 +80,15 @@ async def create_user(
 async def change_user(
     user_id: UserId, body: UserChanges, admin: AdminCaller, actor: CallerActor, services: Shared, now: Now
 ) -> AccountView:
-    """Setting a password requires the caller's own. A wrong one counts as a failed sign-in."""
+    """Setting a password requires the caller's own. A wrong one counts as a failed sign-in.
+
+    For the role admin, PASSWORD_REQUIRED asks for POST /session/confirm first.
+    """
     set_fields = body.model_fields_set
     if "password" in set_fields and admin.is_token:
         raise Forbidden("A token does not permit setting a password. Sign in instead.")
+    if "role" in set_fields and body.role == "admin":
+        _check_may_give_access(admin, now)
     changes = accounts.AccountChanges(
         password=body.password if "password" in set_fields else None,
         role=Role(body.role) if "role" in set_fields else None,
@@ -88,6 +98,19 @@ async def change_user(
         services.engine, admin, own_password, user_id, changes, actor=actor, now=now
     )
     return AccountView.of_account(account)
+
+
+def _check_may_give_access(admin: Credential, now: datetime) -> None:
+    """Refuse tokens and unattended sessions.
+
+    With a password of an admin they would set any user's, and sign in as that user.
+    """
+    if admin.is_token:
+        raise Forbidden(
+            "A token does not permit creating an account with a password, or making a user an admin."
+            " Sign in instead. A token may create service accounts."
+        )
+    check_password_is_recent(admin.password_at, now)
 
 
 @router.delete("/{user_id}", status_code=204)

@@ -39,6 +39,8 @@ class Timeouts:
     linger: float = 2
     drain: float = 5
     ticket: int = 30
+    access: float = 690
+    """As `response`, from the access part: to wake a workspace (55 s), start a file agent and do its work."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from codehub.gateway.config import GatewayConfig
 from codehub.gateway.http1.head_rewrite import Forwarding, request_for_api, request_for_workspace
 from codehub.gateway.http1.relay import Relay
 from codehub.gateway.http1.request_head import RequestHead
-from codehub.gateway.response_policy import policy_for_api, policy_for_workspace
+from codehub.gateway.response_policy import ResponsePolicy, policy_for_api, policy_for_workspace
 from codehub.gateway.workspace_request import WorkspaceRequest
 
 
@@ -24,17 +24,18 @@ class RelayBuilder:
 
     def to_api(self, head: RequestHead, peer: str) -> Relay:
         wire = request_for_api(head, self._forwarding(head, peer), self._internal_key)
-        relay = Relay(self._config.api_upstream, wire)
-        if self._origins.normal(head.host) == self._origins.platform_host:
-            relay.policy = self._api_policy
-        return relay
+        return Relay(self._config.api_upstream, wire, policy=self._policy_for_api(head))
 
     def to_access(self, head: RequestHead, peer: str) -> Relay:
         """Build the relay to the access part."""
         wire = request_for_api(
             head, self._forwarding(head, peer), self._access_key, websocket=head.wants_websocket
         )
-        return Relay(self._config.access_upstream, wire, is_slow=True, policy=self._api_policy)
+        return Relay(self._config.access_upstream, wire, is_slow=True, policy=self._policy_for_api(head))
+
+    def _policy_for_api(self, head: RequestHead) -> ResponsePolicy | None:
+        is_platform = self._origins.normal(head.host) == self._origins.platform_host
+        return self._api_policy if is_platform else None
 
     def to_workspace(self, request: WorkspaceRequest, session_user: SessionUser, route: Route) -> Relay:
         """Build the relay to a running workspace's IDE, and record the request if it is activity."""

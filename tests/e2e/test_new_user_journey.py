@@ -104,6 +104,7 @@ def test_a_new_user_edits_archives_and_restores_a_workspace(
 def test_an_admin_sets_a_password_with_their_own_and_finds_it_in_the_audit_log(
     hub: Hub, screenshots: Path
 ) -> None:
+    hub.client.post("/api/v1/session/confirm", json={"password": ADMIN_PASSWORD})
     visitor = {"username": "forgetful", "password": PASSWORD, "role": "user"}
     assert hub.client.post("/api/v1/users", json=visitor).status_code == 201
     page = hub.context.new_page()

@@ -132,7 +132,7 @@ class ClientConnection(BufferedInput):
         if self._exchange is not None:
             self._exchange.client_writable(True)
             is_endless = self._answered or self._state == TUNNEL
-            self.deadline = math.inf if is_endless else self.gateway.now + self.gateway.timeouts.response
+            self.deadline = math.inf if is_endless else self.gateway.now + self._response_timeout
         elif self._state == HEAD:
             self._next_request()
             self._take_next_request()
@@ -207,6 +207,8 @@ class ClientConnection(BufferedInput):
         if hold != self._held_for_upstream:
             self._held_for_upstream = hold
             self._update_reading()
+            if self._is_slow and self._state == BODY and not self._answered:
+                self.deadline = math.inf if hold else self.gateway.now + self.gateway.timeouts.body
             if not hold and self._buffer and self._state in (BODY, TUNNEL):
                 self._wait_for_turn()
 
@@ -338,6 +340,8 @@ class ClientConnection(BufferedInput):
 
     def _start_exchange(self, head: RequestHead, relay: Relay) -> None:
         exchange = self._exchange = Exchange(self, head, relay)
+        if relay.is_slow:
+            self.deadline = self.gateway.now + self._response_timeout
         if self._body is not None:
             self._state = BODY
         exchange.start()
@@ -411,8 +415,8 @@ class ClientConnection(BufferedInput):
             return 0
         if body.done:
             self._state = BUSY
-        if exchange.relay.is_slow:
-            self.deadline = math.inf
+        if exchange.relay.is_slow and body.done:
+            self.deadline = math.inf  # a command may read its input at any later time
         elif not exchange.answered:
             timeouts = self.gateway.timeouts
             self.deadline = self.gateway.now + (timeouts.response if body.done else timeouts.body)
@@ -431,6 +435,15 @@ class ClientConnection(BufferedInput):
             raise
 
     # Endings
+
+    @property
+    def _is_slow(self) -> bool:
+        return isinstance(self._exchange, Exchange) and self._exchange.relay.is_slow
+
+    @property
+    def _response_timeout(self) -> float:
+        timeouts = self.gateway.timeouts
+        return timeouts.access if self._is_slow else timeouts.response
 
     @property
     def _answered(self) -> bool:

@@ -29,7 +29,7 @@ class Relay(RouteResult):
     is_stream: bool = False
     """An event stream of the platform, which has no end."""
     is_slow: bool = False
-    """A call of the access part, which may take its body as slowly as a command reads it."""
+    """A call of the access part, which may take long, and its body as slowly as a command reads it."""
     port: int = 0
     """The port of the workspace that the request is for; 0 for its IDE."""
     own_origin: bool = False

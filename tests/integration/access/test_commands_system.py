@@ -13,13 +13,15 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from codehub.asgi.server import MAX_WEBSOCKET_MESSAGE
 from codehub.host.processes import ProcessId
 from tests.integration.access.conftest import Workspace
 from tests.waiting import PATIENCE, wait_for
 
+SIZE = {"rows": 24, "cols": 80}
 LINES = ((20_000, "line"), (9, "more"))
 
 
@@ -225,9 +227,8 @@ def revoke_tokens(workspace: Workspace) -> None:
 
 
 def test_a_terminal_is_attached_resized_and_attached_again(workspace: Workspace) -> None:
-    exec_id = workspace.start(["/bin/bash", "--norc"], tty={"rows": 24, "cols": 80})
-    url = f"ws://localhost:{workspace.system.port}{workspace.url}/execs/{exec_id}/attach"
-    headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in workspace.api.cookies.items())}
+    exec_id = workspace.start(["/bin/bash", "--norc"], tty=SIZE)
+    url, headers = terminal_of(workspace, exec_id)
     with pytest.raises(InvalidStatus) as refused:
         connect(url, additional_headers=headers | {"Origin": "http://evil.example"})
     assert refused.value.response.status_code == 403
@@ -245,6 +246,26 @@ def test_a_terminal_is_attached_resized_and_attached_again(workspace: Workspace)
             end = json.loads(read_texts(second)[-1])
         assert end == {"state": "exited", "exit_code": 4}
         assert '{"writer": false}' in read_texts(first)
+
+
+def test_a_message_to_a_terminal_is_small_and_not_compressed(workspace: Workspace) -> None:
+    """Otherwise one client makes the access part hold gigabytes for a few KiB."""
+    exec_id = workspace.start(["/bin/sh", "-c", "stty raw -echo; head -c 65536 | wc -c; cat"], tty=SIZE)
+    url, headers = terminal_of(workspace, exec_id)
+    with connect(url, additional_headers=headers) as client:
+        assert not client.protocol.extensions
+        client.send(b"x" * MAX_WEBSOCKET_MESSAGE)
+        assert b"65536" in read_until(client, b"65536")
+        client.send(b"x" * (MAX_WEBSOCKET_MESSAGE + 1))
+        with pytest.raises(ConnectionClosed) as closed:
+            read_until(client, b"never")
+    assert closed.value.rcvd is not None and closed.value.rcvd.code == 1009
+
+
+def terminal_of(workspace: Workspace, exec_id: str) -> tuple[str, dict[str, str]]:
+    """Return the address of a terminal, and the header fields of its owner."""
+    url = f"ws://localhost:{workspace.system.port}{workspace.url}/execs/{exec_id}/attach"
+    return url, {"Cookie": "; ".join(f"{name}={value}" for name, value in workspace.api.cookies.items())}
 
 
 def read_until(websocket: ClientConnection, mark: bytes) -> bytes:

@@ -280,6 +280,37 @@ async def test_a_service_account_works_by_its_tokens_and_cannot_sign_in(api: Api
     assert (await robot.get(WORKSPACES)).status_code == 401
 
 
+async def test_a_token_makes_service_accounts_and_nobody_who_can_sign_in_or_is_an_admin(api: Api) -> None:
+    """Such an admin could set any user's password, and sign in as them."""
+    await api.quick_client("root", Role.ADMIN)
+    await api.quick_client("alice", Role.USER)
+    admin = await api.token_client("root", *EVERY_SCOPE, "admin")
+    for role in ("user", "admin"):
+        refused = await admin.post(USERS, json={"username": "mallory", "password": PASSWORD, "role": role})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "FORBIDDEN")
+        assert "token" in refused.json()["error"]["message"]
+    path = f"{USERS}/{api.ids['alice']}"
+    assert (await admin.patch(path, json={"role": "admin"})).status_code == 403
+    assert (await admin.post(USERS, json={"username": "robot", "service": True})).status_code == 201
+    roles = {user["username"]: user["role"] for user in (await admin.get(USERS)).json()["items"]}
+    assert roles == {"alice": "user", "robot": "user", "root": "admin"}
+
+
+async def test_an_unattended_session_makes_nobody_who_can_sign_in_or_is_an_admin(api: Api) -> None:
+    root = await api.quick_client("root", Role.ADMIN)
+    await api.quick_client("alice", Role.USER)
+    path, new = f"{USERS}/{api.ids['alice']}", {"username": "bob", "password": PASSWORD}
+    async with api.engine.begin() as conn:
+        await conn.execute(update(sessions).values(password_at=datetime.now(UTC) - timedelta(minutes=6)))
+    for answer in (await root.post(USERS, json=new), await root.patch(path, json={"role": "admin"})):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "PASSWORD_REQUIRED")
+    assert (await root.patch(path, json={"role": "user"})).status_code == 200
+    assert (await root.post(USERS, json={"username": "robot", "service": True})).status_code == 201
+    assert (await root.post("/api/v1/session/confirm", json={"password": PASSWORD})).status_code == 204
+    assert (await root.post(USERS, json=new)).status_code == 201
+    assert (await root.patch(path, json={"role": "admin"})).status_code == 200
+
+
 async def test_deleting_a_user_ends_and_removes_their_tokens(api: Api) -> None:
     root = await api.quick_client("root", Role.ADMIN)
     await api.quick_client("alice", Role.USER)

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import socket
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+from codehub.gateway.config import Timeouts
 from tests.integration.gateway.client_group import request
 from tests.integration.gateway.gateway_process import GatewayProcess, gateway_process
 from tests.integration.gateway.harness import (
@@ -14,6 +16,7 @@ from tests.integration.gateway.harness import (
     NEVER,
     SESSION,
     Client,
+    Script,
     Upstream,
     World,
     respond_with,
@@ -136,6 +139,74 @@ async def test_an_upload_times_out_only_if_it_makes_no_progress(origin_mode: Wor
     moving.send(b"x")
     assert (await moving.response())[1] == b"taken"
     moving.close()
+
+
+@contextlib.asynccontextmanager
+async def world_with_access(directory: Path, script: Script) -> AsyncIterator[World]:
+    """Run a gateway with its usual timeouts, and an access part with this script."""
+    access = Upstream(directory / "access.sock", script)
+    await access.start()
+    async with world(timeouts=Timeouts(), access_upstream=access.address) as made:
+        yield made
+    await access.stop()
+
+
+def access_call(made: World, method: str, more: str = "") -> str:
+    path = f"/api/v1/workspaces/{MINE}/files/content?path=a"
+    return f"{method} {path} HTTP/1.1\r\nHost: {made.platform}\r\n{more}\r\n"
+
+
+async def elapse(made: World, seconds: float) -> None:
+    """Let time pass, and wait until the gateway has checked its timeouts."""
+    expected = len(made.connections) + 1
+    idle = await made.connect()
+    await until(lambda: len(made.connections) == expected, "the idle connection")
+    made.elapse(seconds)
+    assert await idle.rest() == b""
+
+
+async def test_a_call_of_the_access_part_may_take_as_long_as_its_longest_work(tmp_path: Path) -> None:
+    """A wake of 55 s, and then a search, or the removal of a large directory, of ten minutes."""
+
+    async def silent(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        await reader.read()
+
+    async with world_with_access(tmp_path, silent) as made:
+        clients = [await made.connect() for _ in range(2)]
+        for client, method in zip(clients, ("GET", "DELETE"), strict=True):
+            client.send(access_call(made, method))
+        await until(lambda: len(made.connections) == 2, "both calls")
+        await elapse(made, 55 + 600)
+        assert len(made.connections) == 2
+        made.elapse(120)
+        assert [status((await client.response())[0]) for client in clients] == [504, 504]
+
+
+async def test_an_upload_of_a_vanished_client_ends_unless_the_upstream_holds_it(tmp_path: Path) -> None:
+    """A command may take its input at any later time. A client that sends nothing frees its slot."""
+    goes_on = asyncio.Event()
+
+    async def taking(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_head(reader)
+        await goes_on.wait()
+        while await reader.read(1 << 20):
+            pass
+
+    async with world_with_access(tmp_path, taking) as made:
+        client = await made.connect()
+        client.send(access_call(made, "PUT", f"Content-Length: {1 << 30}\r\n") + "x" * (16 << 20))
+        await until(
+            lambda: any(each._held_for_upstream for each in made.connections), "the upload to be held"
+        )
+        await elapse(made, 7200)
+        assert len(made.connections) == 1
+        goes_on.set()
+        await until(lambda: not made.connections[0]._held_for_upstream, "the upstream to take data")
+        await asyncio.wait_for(client.writer.drain(), PATIENCE)
+        await until(lambda: not made.connections[0]._buffer, "the upstream to take all")
+        made.elapse(61)
+        assert status((await client.response())[0]) == 408
 
 
 async def test_an_event_stream_is_recognized_by_an_escaped_path() -> None:

@@ -1,13 +1,14 @@
 import { useState } from "preact/hooks";
 
-import { ApiError, api } from "../api";
+import { api } from "../api";
 import { messages } from "../i18n";
+import { useConfirmation } from "../state/confirmation";
 import { isAdmin } from "../state/session";
 import { useTask } from "../state/task";
 import type { MadeToken, Scope } from "../types";
+import { ConfirmationField } from "./ConfirmationField";
 import { ErrorNote } from "./ErrorNote";
 import { Field } from "./Field";
-import { PasswordField } from "./PasswordField";
 import { ScopeChoice } from "./ScopeChoice";
 import { WorkspaceChoice } from "./WorkspaceChoice";
 
@@ -26,27 +27,17 @@ export function NewTokenForm({ accountId, onMade }: Props) {
   const [scopes, setScopes] = useState<Scope[]>(["read"]);
   const [bound, setBound] = useState<string[] | null>(null);
   const [days, setDays] = useState<number | null>(90);
-  const [password, setPassword] = useState("");
-  const [needsPassword, setNeedsPassword] = useState(false);
+  const confirmation = useConfirmation();
   const offered: Scope[] = ["read", "manage", "use"];
   if (accountId === null && isAdmin.value) offered.push("admin");
 
   const make = async () => {
-    if (needsPassword) await api.confirmPassword(password);
     const body = { name: name.trim(), scopes, workspaces: bound, expires_in_days: days };
-    try {
-      onMade(await api.makeToken(accountId, body));
-    } catch (problem) {
-      if (problem instanceof ApiError && problem.code === "PASSWORD_REQUIRED") setNeedsPassword(true);
-      throw problem;
-    }
-    setNeedsPassword(false);
+    onMade(await confirmation.run(() => api.makeToken(accountId, body)));
   };
   const submit = async (event: Event) => {
     event.preventDefault();
-    const isMade = await task.run(make);
-    setPassword("");
-    if (isMade) setName("");
+    if (await task.run(make)) setName("");
   };
   return (
     <form class="token-form" onSubmit={submit} autocomplete="off">
@@ -81,14 +72,7 @@ export function NewTokenForm({ accountId, onMade }: Props) {
           </select>
         )}
       </Field>
-      {needsPassword && (
-        <PasswordField
-          label={messages.value.admin.yourPassword}
-          value={password}
-          onInput={setPassword}
-          testId="token-password"
-        />
-      )}
+      <ConfirmationField confirmation={confirmation} testId="token-password" />
       <ErrorNote error={task.error} />
       <button
         type="submit"

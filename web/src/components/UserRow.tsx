@@ -3,10 +3,12 @@ import { useState } from "preact/hooks";
 import { api } from "../api";
 import { bytes, date } from "../format";
 import { messages } from "../i18n";
+import { useConfirmation } from "../state/confirmation";
 import { showDialog } from "../state/dialogs";
 import { session } from "../state/session";
 import { useTask } from "../state/task";
-import type { ListedAccount } from "../types";
+import type { ListedAccount, Role } from "../types";
+import { ConfirmationField } from "./ConfirmationField";
 import { ErrorNote } from "./ErrorNote";
 import { Icon } from "./Icon";
 import { RoleSelect } from "./RoleSelect";
@@ -22,9 +24,19 @@ export function UserRow({ user, onChanged }: Props) {
   const task = useTask();
   const [showsTokens, setShowsTokens] = useState(false);
   const isSelf = session.value?.user.id === user.id;
-  const setRole = async (role: ListedAccount["role"]) => {
-    await task.run(() => api.patchUser(user.id, { role }));
+  const confirmation = useConfirmation();
+  const changeRole = async (role: Role) => {
+    await task.run(() => confirmation.run(() => api.patchUser(user.id, { role })));
     onChanged();
+  };
+  const chooseRole = (role: Role) => {
+    confirmation.clear();
+    task.clear();
+    if (role !== user.role) void changeRole(role);
+  };
+  const confirmRole = (event: Event) => {
+    event.preventDefault();
+    void changeRole("admin");
   };
   return (
     <li class="row" data-testid="user-row" data-username={user.username}>
@@ -53,9 +65,9 @@ export function UserRow({ user, onChanged }: Props) {
           <>
             <RoleSelect
               aria-label={`${text.admin.role}: ${user.username}`}
-              value={user.role}
+              value={confirmation.isNeeded ? "admin" : user.role}
               disabled={task.busy}
-              onChange={(role) => void setRole(role)}
+              onChange={chooseRole}
             />
             <button
               type="button"
@@ -80,6 +92,19 @@ export function UserRow({ user, onChanged }: Props) {
         )}
       </div>
       <ErrorNote error={task.error} onDismiss={task.clear} />
+      {confirmation.isNeeded && (
+        <form class="row-details" onSubmit={confirmRole}>
+          <ConfirmationField confirmation={confirmation} testId="role-confirmation" />
+          <button
+            type="submit"
+            class="button button-primary"
+            aria-disabled={task.busy}
+            data-testid="role-submit"
+          >
+            {text.dialog.save}
+          </button>
+        </form>
+      )}
       {showsTokens && (
         <div class="row-details">
           <TokenPanel accountId={user.id} />

@@ -2,6 +2,7 @@ import { useState } from "preact/hooks";
 
 import { api } from "../api";
 import { AdminTabs } from "../components/AdminTabs";
+import { ConfirmationField } from "../components/ConfirmationField";
 import { ErrorNote } from "../components/ErrorNote";
 import { Field } from "../components/Field";
 import { Pager } from "../components/Pager";
@@ -10,6 +11,7 @@ import { PasswordField } from "../components/PasswordField";
 import { RoleSelect } from "../components/RoleSelect";
 import { UserRow } from "../components/UserRow";
 import { messages } from "../i18n";
+import { useConfirmation } from "../state/confirmation";
 import { useLoader } from "../state/loader";
 import { useTask } from "../state/task";
 import type { Role } from "../types";
@@ -44,6 +46,7 @@ export function AdminUsersPage() {
 function NewUserForm({ onCreated }: { onCreated: () => void }) {
   const text = messages.value;
   const task = useTask();
+  const confirmation = useConfirmation();
   const [username, setUsername] = useState("");
   const [password, setPassword] = useState("");
   const [role, setRole] = useState<Role>("user");
@@ -52,7 +55,8 @@ function NewUserForm({ onCreated }: { onCreated: () => void }) {
   const submit = async (event: Event) => {
     event.preventDefault();
     const account = isService ? { service: true } : { password, role };
-    if (!(await task.run(() => api.createUser({ username: username.trim(), ...account })))) return;
+    const create = () => api.createUser({ username: username.trim(), ...account });
+    if (!(await task.run(() => confirmation.run(create)))) return;
     setUsername("");
     setPassword("");
     setRole("user");
@@ -82,7 +86,10 @@ function NewUserForm({ onCreated }: { onCreated: () => void }) {
           type="checkbox"
           checked={isService}
           data-testid="user-service"
-          onChange={(event) => setIsService(event.currentTarget.checked)}
+          onChange={(event) => {
+            setIsService(event.currentTarget.checked);
+            confirmation.clear();
+          }}
         />
         <span>
           {text.admin.serviceAccount}
@@ -101,6 +108,7 @@ function NewUserForm({ onCreated }: { onCreated: () => void }) {
           <Field label={text.admin.role}>
             {(ids) => <RoleSelect {...ids} value={role} onChange={setRole} />}
           </Field>
+          <ConfirmationField confirmation={confirmation} testId="user-confirmation" />
         </>
       )}
       <ErrorNote error={task.error} />
