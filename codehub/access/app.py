@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import Scope
 
 from codehub.access import exec_streams, execs, files, logs, terminals
+from codehub.access.byte_stream import NOT_RENDERED
 from codehub.access.exec_refresher import ExecRefresher
 from codehub.access.open_readers import OpenReaders
 from codehub.access.runtime import make_commands, make_files
@@ -24,7 +25,7 @@ from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.asgi.csrf import CsrfMiddleware
 from codehub.asgi.internal_key import InternalKeyMiddleware
 from codehub.asgi.metrics import MetricsMiddleware, RequestMetrics
-from codehub.asgi.security_headers import SecurityHeadersMiddleware
+from codehub.asgi.security_headers import SECURITY, SecurityHeadersMiddleware
 from codehub.concurrency_limits import ConcurrencyLimit
 from codehub.database.engine import STATEMENT_SECONDS, create_engine
 from codehub.domain.cookie_names import SESSION_COOKIE, cookie_name
@@ -86,7 +87,7 @@ def create_app(settings: Settings) -> FastAPI:
     key = settings.internal_key_for("ACCESS_LISTEN", settings.access_listen_address)
     if key is not None:
         app.add_middleware(InternalKeyMiddleware, key=key)
-    app.add_middleware(SecurityHeadersMiddleware)
+    app.add_middleware(SecurityHeadersMiddleware, headers=SECURITY | NOT_RENDERED)
     app.add_middleware(MetricsMiddleware, metrics=metrics)
     return app
 

@@ -13,14 +13,15 @@ from codehub.asgi.uvicorn_protocol import transport_of
 from codehub.database.credentials import Credential
 
 CONTENT_SECURITY_POLICY: Final = "sandbox; default-src 'none'"
-SAFE_HEADERS: Final = {
-    "Content-Type": "application/octet-stream",
+NOT_RENDERED: Final = {
     "Content-Disposition": "attachment",
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+"""Of every answer of this part: lists and errors too have names and lines that a workspace has chosen."""
+SAFE_HEADERS: Final = {"Content-Type": "application/octet-stream", **NOT_RENDERED}
 
 
 class StreamCut(Exception):  # noqa: N818 - a fact, not a fault

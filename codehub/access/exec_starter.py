@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from codehub.access.exec_refresher import refresh_row
+from codehub.access.permissions import check_credential
 from codehub.access.services import MAX_ALIVE, AccessServices
 from codehub.clock import utc_now
 from codehub.database import exec_gate
@@ -45,6 +46,7 @@ async def start(
         row, _ = await exec_gate.insert_exec(
             conn, new, actor, max_alive=MAX_ALIVE, output_bytes=request.output_bytes, now=utc_now()
         )
+        await check_credential(conn, caller)  # behind the wait for the row
     if row.state is not ExecState.STARTING:
         return await refresh_row(services.engine, services.commands, row)
     # A client that goes away must not leave a row without a command.

@@ -211,10 +211,11 @@ def answering_problems() -> Iterator[None]:
 async def record_input(services: AccessServices, caller: Credential, workspace_id: str) -> None:
     """Count input as a use of the workspace, at most every half minute."""
     now = asyncio.get_running_loop().time()
-    if now - services.input_seen.get(workspace_id, -USE_EVERY) < USE_EVERY:
+    user = workspace_id, caller.is_token  # a use by a person counts for more
+    if now - services.input_seen.get(user, -USE_EVERY) < USE_EVERY:
         return
     if len(services.input_seen) > 10_000:
         services.input_seen.clear()
-    services.input_seen[workspace_id] = now
+    services.input_seen[user] = now
     async with services.transaction(caller) as conn:
         await exec_gate.record_use(conn, workspace_id, by_person=not caller.is_token, now=utc_now())

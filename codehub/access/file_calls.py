@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from codehub.access.byte_stream import ByteStream, StreamCut
 from codehub.access.exec_streams import record_input
 from codehub.access.file_requests import Waking
+from codehub.access.permissions import check_credential
 from codehub.access.services import AccessServices
 from codehub.access.waker import wake
 from codehub.asgi.uvicorn_protocol import transport_of
@@ -53,6 +54,8 @@ async def file_session(
         services.agents_per_user.slot(caller.user_id),
         services.agents_per_workspace.slot(workspace_id),
     ):
+        async with services.transaction(caller) as conn:
+            await check_credential(conn, caller)
         with answering_file_problems():
             async with services.files.open_files(workspace_id) as session:
                 yield session

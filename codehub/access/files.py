@@ -158,8 +158,8 @@ async def write_content(
 ) -> FileView:
     """Replace a file by the body when all of it has arrived, or make a new one (201)."""
     write = WriteRequest(path, parse_mode(mode), expected_etags(if_match), must_not_exist(if_none_match))
-    async with file_session(services, caller, workspace_id, waking, writes=True) as session:
-        with uploading(request, services, caller):
+    with uploading(request, services, caller):  # before the session, which checks the credential
+        async with file_session(services, caller, workspace_id, waking, writes=True) as session:
             written = await session.write(write, uploaded(request, services, caller, workspace_id))
     response.status_code = 201 if written.created else 200
     response.headers["ETag"] = quoted(written.facts.etag)
@@ -256,8 +256,8 @@ async def upload_tree(
     waking: WakingQuery,
 ) -> UnpackedView:
     """Unpack the body, a tar archive that is not compressed, into a directory."""
-    async with file_session(services, caller, workspace_id, waking, writes=True) as session:
-        with uploading(request, services, caller):
+    with uploading(request, services, caller):  # before the session, which checks the credential
+        async with file_session(services, caller, workspace_id, waking, writes=True) as session:
             unpacked = await session.upload(path, uploaded(request, services, caller, workspace_id))
     return unpacked_view(unpacked)
 

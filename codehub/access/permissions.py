@@ -5,11 +5,12 @@ from typing import Annotated
 from fastapi import Depends, Path
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.database import exec_queries, workspace_queries
+from codehub.clock import utc_now
+from codehub.database import credentials, exec_queries, workspace_queries
 from codehub.database.credentials import Credential
 from codehub.domain.execs import Exec
 from codehub.domain.ids import is_ulid
-from codehub.domain.problems import Forbidden, NotFound, WorkspaceNotFound
+from codehub.domain.problems import Forbidden, NotFound, Unauthorized, WorkspaceNotFound
 from codehub.domain.workspace import Workspace
 
 
@@ -60,6 +61,12 @@ async def find_exec(conn: AsyncConnection, workspace_id: str, exec_id: str) -> E
     if row is None:
         raise _no_such_command()
     return row
+
+
+async def check_credential(conn: AsyncConnection, caller: Credential) -> None:
+    """Raise Unauthorized if the credential was revoked while its call waited."""
+    if not await credentials.is_unchanged(conn, caller, utc_now()):
+        raise Unauthorized("Your session or token has ended. Sign in again, or use another token.")
 
 
 def _no_such_command() -> NotFound:

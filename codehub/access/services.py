@@ -39,8 +39,8 @@ class AccessServices:
     agents_per_user: ConcurrencyLimit
     agents_per_workspace: ConcurrencyLimit
     """File agents under way: each is a process in its workspace."""
-    input_seen: dict[str, float] = field(default_factory=dict)
-    """When input to each workspace last counted as its use, on the monotonic clock."""
+    input_seen: dict[tuple[str, bool], float] = field(default_factory=dict)
+    """When input to each workspace, by a program or not, last counted as its use, on the monotonic clock."""
     terminal_writers: dict[str, object] = field(default_factory=dict)
     """The client that writes to each terminal."""
 

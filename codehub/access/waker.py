@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from codehub.access.permissions import find_own
+from codehub.access.permissions import check_credential, find_own
 from codehub.access.services import AccessServices
 from codehub.clock import utc_now
 from codehub.database import gate
@@ -51,4 +51,5 @@ async def _advance(
                 now=utc_now(),
                 by_person=not caller.is_token,
             )
+        await check_credential(conn, caller)  # behind the wait for the row
     return workspace, step

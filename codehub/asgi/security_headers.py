@@ -1,5 +1,6 @@
 """Security headers of every response."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.datastructures import MutableHeaders
@@ -29,8 +30,9 @@ SECURITY: Final = {
 
 
 class SecurityHeadersMiddleware:
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, headers: Mapping[str, str] = SECURITY) -> None:
         self._app = app
+        self._headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -40,7 +42,7 @@ class SecurityHeadersMiddleware:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in SECURITY.items():
+                for name, value in self._headers.items():
                     headers.setdefault(name, value)  # a workspace's bytes have a stricter policy
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)

@@ -57,7 +57,8 @@ class DockerCommands(RecordedCommands):
         try:
             report = _FORK_SERVER.send(request.to_json())
         except OSError as error:
-            raise CommandRefused(f"no process for the command could be started: {error}") from error
+            reason = error.strerror or type(error).__name__  # without paths and processes of the host
+            raise CommandRefused(f"no process for the command could be started: {reason}") from error
         if report.startswith(exec_forkserver.REFUSED):
             raise CommandRefused(report.removeprefix(exec_forkserver.REFUSED))
         if report not in (exec_forkserver.STARTED, exec_forkserver.DUPLICATE):

@@ -53,7 +53,8 @@ class DockerFiles:
         except CommandRefused as error:
             raise FilesUnavailable(str(error)) from error
         except OSError as error:
-            raise FilesUnavailable(f"the workspace cannot be entered: {error}") from error
+            reason = error.strerror or type(error).__name__  # without paths and processes of the host
+            raise FilesUnavailable(f"the workspace cannot be entered: {reason}") from error
 
 
 def _request(container: ContainerProcess) -> FileAgentRequest:

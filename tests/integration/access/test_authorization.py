@@ -29,6 +29,13 @@ FILES = "/api/v1/workspaces/{workspace_id}/files"
 LOGS = "/api/v1/workspaces/{workspace_id}/logs"
 SCOPES = ("read", "manage", "use")
 FOREIGN = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+NOT_RENDERED = {
+    "content-security-policy": "sandbox; default-src 'none'",
+    "content-disposition": "attachment",
+    "cross-origin-resource-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
 NO_ACCESS = frozenset((401, 403))
 
 
@@ -196,4 +203,24 @@ async def test_a_foreign_origin_is_refused_with_a_cookie_whatever_the_method(fix
         with_token = await fixture.status(call, **token, **FOREIGN)
         if with_cookie != 403 or with_token in NO_ACCESS:
             wrong.append(f"{call}: {with_cookie} with a cookie, {with_token} with a token")
+    assert not wrong, "\n".join(wrong)
+
+
+async def test_no_answer_is_rendered_as_a_page(fixture: Fixture) -> None:
+    """Lists and errors too carry names and lines that a workspace has chosen."""
+    wrong = []
+    transport = httpx.ASGITransport(app=fixture.app)
+    async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
+        for call, row in MATRIX.items():
+            method, path = call.split(" ")
+            if method != "WEBSOCKET":
+                url = path.format(workspace_id=fixture.workspace_id, exec_id=new_id())
+                answer = await client.request(
+                    method, url, params=row.query, json=row.body, headers=fixture.cookie("owner")
+                )
+                wrong += [
+                    f"{call}: {name}"
+                    for name in NOT_RENDERED
+                    if answer.headers.get(name) != NOT_RENDERED[name]
+                ]
     assert not wrong, "\n".join(wrong)
