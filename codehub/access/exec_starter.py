@@ -40,7 +40,7 @@ async def start(
         key,
         None if key is None else _hash(request),
     )
-    actor = ExecActor(caller.user_id, caller.actor_name, is_person=not caller.is_token)
+    actor = actor_of(caller)
     async with services.transaction(caller) as conn:
         row, _ = await exec_gate.insert_exec(
             conn, new, actor, max_alive=MAX_ALIVE, output_bytes=request.output_bytes, now=utc_now()
@@ -49,6 +49,10 @@ async def start(
         return await refresh_row(services.engine, services.commands, row)
     # A client that goes away must not leave a row without a command.
     return await asyncio.shield(_start_with_id(services, row, request))
+
+
+def actor_of(caller: Credential) -> ExecActor:
+    return ExecActor(caller.user_id, caller.actor_name, is_person=not caller.is_token)
 
 
 async def _start_with_id(services: AccessServices, row: Exec, request: ExecRequest) -> Exec:

@@ -50,6 +50,19 @@ def lease_ended(lease: Lease) -> str:
     return f"No longer kept awake by a lease: {lease.reason}"
 
 
+def commands_started(count: int, exec_id: str) -> str:
+    """Return the sentence about commands that a token started, within the time of one entry."""
+    if count == 1:
+        return f"Started the command {exec_id}."
+    return f"Started {count} commands within an hour, the last one {exec_id}."
+
+
+def commands_deleted(count: int, exec_id: str) -> str:
+    if count == 1:
+        return f"Deleted the command {exec_id}."
+    return f"Deleted {count} commands within an hour, the last one {exec_id}."
+
+
 def _duration(took: timedelta) -> str:
     seconds = took.total_seconds()
     if seconds < 0.1:
