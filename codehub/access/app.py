@@ -39,6 +39,8 @@ POOL_SIZE: Final = 20
 THREADS: Final = 32
 CALLS_AT_ONCE: Final = 512
 """Per user, streams among them. A call beyond is rejected, and does not wait."""
+ANSWERS_AT_ONCE: Final = 8
+"""Per user, of those that are made as a whole. Others wait, before they are made."""
 QUERIES_AT_ONCE: Final = 8
 """Per user. Two users with as many calls as they may have leave connections to others."""
 AGENTS_PER_USER: Final = 24
@@ -152,6 +154,7 @@ def _make_services(
         CredentialRevocations(settings.database_url, engine),
         OpenReaders(limited.labels("readers").inc),
         ConcurrencyLimit(QUERIES_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
+        ConcurrencyLimit(ANSWERS_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
         make_files(commands),
         ConcurrencyLimit(AGENTS_PER_USER, AGENTS_WAITING, message, limited.labels("files").inc),
         ConcurrencyLimit(AGENTS_PER_WORKSPACE, AGENTS_WAITING, message, limited.labels("files").inc),

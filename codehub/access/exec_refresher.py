@@ -28,16 +28,24 @@ async def refresh_row(engine: AsyncEngine, commands: CommandRuntime, row: Exec) 
     if not row.state.is_alive:
         return row
     now = utc_now()
-    changes: Any = refreshed(row, _observation(await commands.find_command(row.workspace_id, row.id)), now)
+    found = _observation(await commands.find_command(row.workspace_id, row.id))
+    is_unreadable = found is None and await commands.is_unreadable(row.workspace_id, row.id)
+    changes: Any = refreshed(row, found, now, is_unreadable=is_unreadable)
     if not changes:
         return row
     fresh = replace(row, **changes)
-    if fresh == row or (fresh.state is row.state and now - row.seen_at < SEEN_EVERY):
+    if not _must_save(row, fresh, now):
         return fresh
     async with engine.begin() as conn:
         saved = await exec_gate.save_refreshed(conn, row, changes, now=now)
         current = None if saved else await exec_queries.find(conn, row.workspace_id, row.id)
     return current or fresh
+
+
+def _must_save(row: Exec, fresh: Exec, now: datetime) -> bool:
+    if (fresh.state, fresh.missing_since) != (row.state, row.missing_since):
+        return True
+    return fresh != row and now - row.seen_at >= SEEN_EVERY
 
 
 def _observation(status: CommandStatus | None) -> ExecObservation | None:

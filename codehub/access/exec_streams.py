@@ -8,12 +8,14 @@ from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
+from starlette.requests import ClientDisconnect
 
 from codehub.access.byte_stream import ByteStream, StreamCut
 from codehub.access.exec_refresher import refresh_row
 from codehub.access.execs import Terminal
 from codehub.access.permissions import ExecId, WorkspaceId, find_own_exec
 from codehub.access.services import AccessServices, Shared
+from codehub.access.upload import unless_ended
 from codehub.asgi.callers import UseCaller
 from codehub.asgi.fields import RequestBody
 from codehub.clock import utc_now
@@ -135,7 +137,7 @@ async def _followed(
                 _check_continues(piece, position)
                 yield piece.data
                 position += len(piece.data)
-        except CommandForgotten as error:
+        except (CommandForgotten, ControlFailed) as error:
             raise StreamCut from error
     await refresh_row(services.engine, services.commands, row)
 
@@ -155,11 +157,15 @@ async def send_input(
     services: Shared,
     close: bool = False,
 ) -> Response:
-    """Send the body to the command's input, as fast as the command takes it."""
+    """Send the body to the command's input, as fast as the command takes it.
+
+    With `close`, the input ends after a whole body. A body that is cut off leaves it open.
+    """
     _, row = await _find(services, caller, workspace_id, exec_id)
     await record_input(services, caller, workspace_id)
-    with services.readers.register(caller.user_id, lambda: None), answering_problems():
-        await services.commands.send_input(workspace_id, row.id, request.stream(), close=close)
+    work = services.commands.send_input(workspace_id, row.id, request.stream(), close=close)
+    with answering_problems():
+        await unless_ended(request, services, caller, work)
     return Response(status_code=204)
 
 
@@ -198,6 +204,8 @@ def answering_problems() -> Iterator[None]:
         raise InvalidState(f"{text[:1].upper()}{text[1:]}.") from error
     except CommandForgotten as error:
         raise InvalidState("The command has ended.") from error
+    except ClientDisconnect as error:  # nobody reads this response
+        raise ValidationFailed("The client closed the connection.") from error
 
 
 async def record_input(services: AccessServices, caller: Credential, workspace_id: str) -> None:

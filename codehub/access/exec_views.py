@@ -43,6 +43,8 @@ class ExecView(BaseModel):
     timeout_seconds: float | None
     started_by: str
     command: Sequence[str] | None
+    command_omitted: bool
+    """Whether `command` is missing because it is long. Read the command itself to get it."""
     cwd: str | None
 
 
@@ -68,6 +70,7 @@ def exec_view(row: Exec, workspace: Workspace, caller: Credential) -> ExecView:
         tty=row.tty,
         timeout_seconds=row.timeout_seconds,
         started_by=row.actor_name,
-        command=list(row.command) if shows_command else None,
+        command=list(row.command) if shows_command and not row.command_omitted else None,
+        command_omitted=shows_command and row.command_omitted,
         cwd=row.cwd if shows_command else None,
     )

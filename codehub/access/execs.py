@@ -1,11 +1,13 @@
 """`/workspaces/{id}/execs`: start, list and forget commands."""
 
+from dataclasses import replace
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Response
 from pydantic import Field
 
 from codehub.access import exec_starter
+from codehub.access.answers import Answer
 from codehub.access.exec_refresher import refresh_row
 from codehub.access.exec_views import ExecList, ExecView, exec_view
 from codehub.access.permissions import (
@@ -25,10 +27,11 @@ from codehub.database import exec_gate, exec_queries
 from codehub.database.credentials import Credential
 from codehub.domain.exec_environment import check_environment
 from codehub.domain.execs import Exec
-from codehub.domain.problems import ValidationFailed
+from codehub.domain.problems import InvalidState, ValidationFailed
 from codehub.domain.waking import DEFAULT_WAIT_SECONDS, MOST_WAIT_SECONDS, Wake
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.command_runtime import CommandForgotten, ControlFailed, ExecRequest, TerminalSize
+from codehub.runtimes.command_runtime import ExecState as RecordedState
 from codehub.settings import Settings
 
 router = APIRouter(prefix="/workspaces/{workspace_id}/execs", tags=["execs"])
@@ -106,11 +109,12 @@ def _check_texts(command: list[str], cwd: str, key: str) -> None:
 
 @router.post("", status_code=201)
 async def start_command(
-    workspace_id: WorkspaceId, body: NewCommand, caller: UseCaller, services: Shared
+    workspace_id: WorkspaceId, body: NewCommand, caller: UseCaller, services: Shared, answer: Answer
 ) -> ExecView:
     request = body.to_request(services.settings)
     workspace = await _wake_unless_repeated(services, caller, workspace_id, body)
     row = await exec_starter.start(services, caller, workspace_id, request, body.key)
+    await answer.begin()
     return exec_view(row, workspace, caller)
 
 
@@ -126,19 +130,29 @@ async def _wake_unless_repeated(
 
 
 @router.get("")
-async def list_commands(workspace_id: WorkspaceId, caller: ReadCaller, services: Shared) -> ExecList:
-    """Return the newest commands, newest first."""
+async def list_commands(
+    workspace_id: WorkspaceId, caller: ReadCaller, services: Shared, answer: Answer
+) -> ExecList:
+    """Return the newest commands, newest first. Long ones are named without what they run."""
+    await answer.begin()
     async with services.transaction(caller) as conn:
         workspace = await find_visible(conn, caller, workspace_id)
         rows = await exec_queries.newest(conn, workspace_id)
-    fresh = [await refresh_row(services.engine, services.commands, row) for row in rows]
+    fresh = [await _refreshed_short(services, row) for row in rows]
     return ExecList(items=[exec_view(row, workspace, caller) for row in fresh])
+
+
+async def _refreshed_short(services: AccessServices, row: Exec) -> Exec:
+    """Refresh a row of a list. Another refresh at the same time returns the whole command."""
+    fresh = await refresh_row(services.engine, services.commands, row)
+    return replace(fresh, command=row.command, command_omitted=row.command_omitted)
 
 
 @router.get("/{exec_id}")
 async def get_command(
-    workspace_id: WorkspaceId, exec_id: ExecId, caller: ReadCaller, services: Shared
+    workspace_id: WorkspaceId, exec_id: ExecId, caller: ReadCaller, services: Shared, answer: Answer
 ) -> ExecView:
+    await answer.begin()
     async with services.transaction(caller) as conn:
         workspace = await find_visible(conn, caller, workspace_id)
         row = await find_exec(conn, workspace_id, exec_id)
@@ -152,16 +166,21 @@ async def forget_command(
     """Kill a command, if it runs, and forget it."""
     async with services.transaction(caller) as conn:
         _, row = await find_own_exec(conn, caller, workspace_id, exec_id)
-    await _kill(services, row)
+    await kill(services, row)
     async with services.transaction(caller) as conn:
         await exec_gate.forget(conn, row, exec_starter.actor_of(caller), now=utc_now())
     return Response(status_code=204)
 
 
-async def _kill(services: AccessServices, row: Exec) -> None:
-    if not row.state.is_alive:
-        return
+async def kill(services: AccessServices, row: Exec) -> None:
+    """Kill a command, and what it has left in the background. It is kept if it still runs."""
     try:
         await services.commands.kill_command(row.workspace_id, row.id, "Deleted")
-    except (ControlFailed, CommandForgotten):
-        return  # it has ended meanwhile
+    except CommandForgotten:
+        return
+    except ControlFailed as error:
+        status = await services.commands.find_command(row.workspace_id, row.id)
+        if status is not None and status.state is RecordedState.RUNNING:
+            raise InvalidState(
+                f"The command still runs, so it was not forgotten: {error}. Try again."
+            ) from error

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from codehub.access.answers import Answer
 from codehub.access.byte_stream import SAFE_HEADERS
 from codehub.access.file_calls import (
     FileStream,
@@ -98,11 +99,13 @@ async def list_files(
     caller: UseCaller,
     services: Shared,
     waking: WakingQuery,
+    answer: Answer,
     depth: Annotated[int, Query(ge=0, le=MAX_DEPTH)] = 1,
     limit: Annotated[int, Query(ge=0, le=MAX_ENTRIES)] = 1000,
 ) -> Response:
     """Return the facts of a path, and the entries below it. Links below it are not followed."""
     async with file_session(services, caller, workspace_id, waking) as session:
+        await answer.begin()
         listed = await unless_disconnected(request, session.list(ListRequest(path, depth, limit)))
     return await _in_thread(lambda: list_view(listed, path))
 
@@ -218,6 +221,7 @@ async def search_files(
     caller: UseCaller,
     services: Shared,
     waking: WakingQuery,
+    answer: Answer,
     q: Annotated[str, Query(min_length=1, max_length=MOST_QUERY_CHARACTERS)],
     in_: Annotated[Literal["names", "contents"], Query(alias="in")] = "names",
     limit: Annotated[int, Query(ge=1, le=MAX_MATCHES)] = 100,
@@ -225,6 +229,7 @@ async def search_files(
     """Find a text in the names of files, in any case, or in the lines of text files, as it is."""
     search = SearchRequest(path, _encode(q), in_ == "contents", limit)
     async with file_session(services, caller, workspace_id, waking) as session:
+        await answer.begin()
         result = await unless_disconnected(request, session.search(search))
     return await _in_thread(lambda: search_view(result))
 

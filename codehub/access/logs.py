@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from codehub.access.answers import Answer
 from codehub.access.byte_stream import SAFE_HEADERS
 from codehub.access.permissions import WorkspaceId, find_own
 from codehub.access.services import Shared
@@ -17,10 +18,12 @@ async def read_logs(
     workspace_id: WorkspaceId,
     caller: UseCaller,
     services: Shared,
+    answer: Answer,
     lines: Annotated[int, Query(ge=1, le=100_000)] = 200,
 ) -> Response:
     """Return the last lines of the output of the IDE, also while the workspace is in standby."""
     async with services.transaction(caller) as conn:
         await find_own(conn, caller, workspace_id)
+    await answer.begin()
     text = await services.commands.logs(workspace_id, lines)
     return Response(f"{text}\n" if text else "", headers=SAFE_HEADERS)

@@ -33,6 +33,8 @@ class AccessServices:
     readers: OpenReaders
     queries_per_user: ConcurrencyLimit
     """Leaves connections to PostgreSQL to other users."""
+    answers_per_user: ConcurrencyLimit
+    """Leaves memory to other users."""
     files: FileRuntime
     agents_per_user: ConcurrencyLimit
     agents_per_workspace: ConcurrencyLimit

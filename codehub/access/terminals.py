@@ -36,6 +36,8 @@ router = APIRouter(prefix="/workspaces/{workspace_id}/execs/{exec_id}", tags=["e
 SCREEN_BYTES: Final = 64 << 10
 """The output that is repeated. A large screen with colours takes a quarter of it."""
 INPUT_MESSAGES: Final = 16
+CLOSE_SECONDS: Final = 5.0
+"""Time in which a client must read what was sent before, to learn why its terminal closes."""
 _NORMAL, _REVOKED = 1000, 1008
 _EXPECTED: Final = (WebSocketDisconnect, RuntimeError, CommandForgotten, ControlFailed)
 """Errors of a client or a command that has gone."""
@@ -52,6 +54,7 @@ class _Attachment:
         self._input: asyncio.Queue[bytes] = asyncio.Queue(INPUT_MESSAGES)
         self._sending = asyncio.Lock()
         self._writes = False
+        self._lost = asyncio.Event()
 
     async def serve(self, *, writes: bool) -> None:
         """Serve until the command ends, the client goes, or its credential is revoked."""
@@ -61,7 +64,7 @@ class _Attachment:
             stack.enter_context(self._services.credential_revocations.watch(self._caller, ended.set))
             if writes:
                 stack.callback(self._stop_writing)
-                await self._take_over()
+                self._take_over()
             await self._serve_until(ended)
 
     async def _serve_until(self, ended: asyncio.Event) -> None:
@@ -71,6 +74,7 @@ class _Attachment:
             asyncio.create_task(self._receive()),
             asyncio.create_task(self._pass_input()),
             asyncio.create_task(ended.wait()),
+            asyncio.create_task(self._report_loss()),
         ]
         try:
             await asyncio.wait({tasks[0], tasks[1], tasks[3]}, return_when=asyncio.FIRST_COMPLETED)
@@ -81,21 +85,25 @@ class _Attachment:
         for error in results:
             if isinstance(error, Exception) and not isinstance(error, _EXPECTED):
                 logger.error("a terminal failed", exec_id=self._row.id, exc_info=error)
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # the client is gone
-            await self._websocket.close(_REVOKED if ended.is_set() else _NORMAL)
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):  # the client is gone
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._websocket.close(_REVOKED if ended.is_set() else _NORMAL)
 
-    async def _take_over(self) -> None:
+    def _take_over(self) -> None:
         before = self._services.terminal_writers.get(self._row.id)
         self._services.terminal_writers[self._row.id] = self
         self._writes = True
         if isinstance(before, _Attachment):
-            await before.lose_writer()
-        await self._tell(writer=True)
+            before.lose_writer()
 
-    async def lose_writer(self) -> None:
+    def lose_writer(self) -> None:
+        """Stop writing at once. The client learns of it when it reads: the next writer waits for nothing."""
         self._writes = False
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-            await self._tell(writer=False)
+        self._lost.set()
+
+    async def _report_loss(self) -> None:
+        await self._lost.wait()
+        await self._tell(writer=False)
 
     def _stop_writing(self) -> None:
         if self._services.terminal_writers.get(self._row.id) is self:
@@ -107,6 +115,8 @@ class _Attachment:
 
     async def _send_output(self) -> None:
         row, commands = self._row, self._services.commands
+        if self._writes:
+            await self._tell(writer=True)
         position = await self._send_screen()
         pieces = commands.follow_output(row.workspace_id, row.id, STDOUT, position)
         async with contextlib.aclosing(pieces):
@@ -127,7 +137,8 @@ class _Attachment:
         piece = await commands.read_output(row.workspace_id, row.id, STDOUT, start, SCREEN_BYTES)
         begins = piece.data.find(b"\n") + 1 if start else 0
         if piece.data[begins:]:
-            await self._websocket.send_bytes(piece.data[begins:])
+            async with self._sending:
+                await self._websocket.send_bytes(piece.data[begins:])
         return piece.offset + len(piece.data)
 
     async def _receive(self) -> None:

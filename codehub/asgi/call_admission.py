@@ -29,7 +29,7 @@ class CallAdmissionMiddleware:
     A Bearer token decides alone: a call whose token is not valid ends here, and no cookie is read. A
     call keeps its slot until its answer has left this process: otherwise a client that reads nothing
     could have any number of answers in memory. WebSockets and `unbounded_paths` (event streams) have
-    no slot; whoever serves them bounds them.
+    no slot; the part that serves them bounds them.
     """
 
     def __init__(

@@ -78,6 +78,10 @@ def describe(errors: Sequence[Any]) -> str:
         path = [str(part) for part in error.get("loc", ())]
         field = ".".join(path[1:] if path[:1] in (["body"], ["query"], ["path"]) else path)
         message = str(error.get("msg", "is not valid")).removeprefix("Value error, ")
+        if error.get("type") == "json_invalid":
+            field, message = "", "The body is not valid JSON."
+        elif path == ["body"] and error.get("type") == "model_attributes_type":
+            message = "The body is not a JSON object. Send one, with Content-Type: application/json."
         lines.append(f"{field[:100]}: {message}" if field else message)
     return "; ".join(lines).encode("utf-8", "replace").decode() or "The request is not valid."
 

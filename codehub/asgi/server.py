@@ -18,6 +18,8 @@ from codehub.settings import Settings
 
 SHUTDOWN_SECONDS: Final = 5
 BACKLOG: Final = 2048
+MAX_WEBSOCKET_MESSAGE: Final = 64 << 10
+"""Bytes. A queue of messages holds at most its length times this."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ def make_server(
         loop="uvloop",
         http=cast(type[ApiProtocol], protocol),
         ws=options.websocket,
+        ws_max_size=MAX_WEBSOCKET_MESSAGE,
+        ws_per_message_deflate=False,
         lifespan="on",
         proxy_headers=False,
         server_header=False,

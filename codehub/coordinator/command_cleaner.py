@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from codehub.coordinator.leader_interfaces import LeaderDatabase
+from codehub.database.leader_database import RowLocked
 from codehub.runtimes.command_runtime import CommandForgotten, CommandRuntime, ControlFailed, ExecState
 
 logger = structlog.get_logger(__name__)
@@ -23,7 +24,7 @@ class CommandCleaner:
 
     async def tick(self, now: datetime) -> None:
         """Run one cycle. The records are listed before the rows are read: a row comes first."""
-        while await self._database.remove_expired_execs(now - self._retention):
+        while await self._database.remove_expired_execs(now - self._retention, now):
             pass
         kept = await self._commands.kept_commands()
         wanted = await self._database.wanted_execs([name for names in kept.values() for name in names], now)
@@ -31,12 +32,25 @@ class CommandCleaner:
             await self._remove(workspace_id, exec_id)
         for workspace_id in await self._database.without_home(list(kept)):
             await self._forget(workspace_id)
+        await self._commands.remove_set_aside()
 
     async def _forget(self, workspace_id: str) -> None:
         try:
-            await self._commands.forget_workspace(workspace_id)
-        except OSError as error:
+            await self._set_aside(workspace_id)
+        except (OSError, RowLocked) as error:
             logger.warning("what is kept of a workspace cannot be removed", id=workspace_id, error=str(error))
+
+    async def _set_aside(self, workspace_id: str) -> None:
+        """Set aside what is kept of a workspace that still has no home, while nothing can start it."""
+        aside: str | None = None
+        try:
+            async with self._database.locked_without_home(workspace_id) as has_no_home:
+                if has_no_home:
+                    aside = self._commands.set_aside(workspace_id)
+        except BaseException:
+            if aside is not None:  # the lock may have ended earlier
+                self._commands.put_back(workspace_id, aside)
+            raise
 
     async def _remove(self, workspace_id: str, exec_id: str) -> None:
         """Remove one record. A command that still runs is killed first, and removed in the next cycle."""

@@ -110,14 +110,17 @@ class LeaderDatabase(Protocol):
     async def trim_audit_log(self, before: datetime) -> int:
         """Remove some audit entries from before a time; return how many, or 0 if none is left."""
 
-    async def remove_expired_execs(self, ended_before: datetime) -> int:
-        """Remove some rows of commands that ended before a time; return how many, or 0 if none is left."""
+    async def remove_expired_execs(self, ended_before: datetime, now: datetime) -> int:
+        """Forget some commands that ended before a time; return how many, or 0 if none is left."""
 
     async def wanted_execs(self, exec_ids: Collection[str], now: datetime) -> set[str]:
         """Return the commands whose output is to be kept. That of archived workspaces is not."""
 
     async def without_home(self, workspace_ids: Collection[str]) -> set[str]:
         """Return which of these workspaces are archived, deleted or unknown, and have no operation."""
+
+    def locked_without_home(self, workspace_id: str) -> AbstractAsyncContextManager[bool]:
+        """Return whether this still holds for a workspace, and lock its row for the block."""
 
     async def trim_timelines(self) -> int:
         """Remove the oldest entries of long timelines, and all of purged workspaces; return how many."""

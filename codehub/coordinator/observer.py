@@ -137,7 +137,12 @@ class Observer:
         """Observe the archive that a request to restore names, when the decision depends on it."""
         if workspace.archive_to_restore is None or not must_observe_chosen(workspace):
             return SKIPPED
-        return await self._find_archive(workspace.id, workspace.archive_to_restore)
+        try:
+            return await self._providers.archives.find(workspace.id, workspace.archive_to_restore)
+        except CorruptedArchive:
+            return None  # as good as gone: it cannot be restored, and waiting would not change that
+        except StorageProblem as error:
+            return Unknown(str(error))
 
     async def _find_archive(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | Unknown | None:
         try:

@@ -23,6 +23,7 @@ from codehub.domain.execs import (
     KEPT_BYTES_PER_WORKSPACE,
     KEPT_PER_WORKSPACE,
     KEY_LIFETIME,
+    KEYS_PER_WORKSPACE,
     Exec,
     ExecState,
     check_runs_commands,
@@ -34,24 +35,37 @@ from codehub.ulids import new_id
 
 _ALIVE: Final = tuple(state.value for state in ALIVE)
 ROWS_AT_ONCE: Final = 500
-FORGET_OLDEST: Final = """
-    DELETE FROM execs WHERE id = ANY(ARRAY(
-        SELECT id FROM (
-            SELECT id, row_number() OVER newest AS place,
-                sum(least(stdout_bytes, :window) + least(stderr_bytes, :window)) OVER newest AS bytes
-            FROM execs
-            WHERE workspace_id = :id AND state NOT IN ('starting', 'running')
-            WINDOW newest AS (ORDER BY id DESC)
-        ) AS ended
-        WHERE place >= :most OR bytes > :bytes
-    ))
+_HAS_KEY = "key IS NOT NULL AND created_at > :keys_since"
+"""The same key still answers with the command, so its row stays. Only its output is removed."""
+_REMOVE = """
+    , marked AS (
+        UPDATE execs SET output_removed = true
+        WHERE id = ANY(ARRAY(SELECT id FROM excess WHERE has_key)) AND NOT output_removed
+    ), removed AS (
+        DELETE FROM execs WHERE id = ANY(ARRAY(SELECT id FROM excess WHERE NOT has_key))
+    )
+    SELECT count(*) FROM excess
 """
+FORGET_OLDEST: Final = f"""
+    WITH ended AS (
+        SELECT id, {_HAS_KEY} AS has_key, row_number() OVER newest AS place,
+            sum(CASE WHEN output_removed THEN 0
+                ELSE least(stdout_bytes, :window) + least(stderr_bytes, :window) END) OVER newest AS bytes
+        FROM execs
+        WHERE workspace_id = :id AND state NOT IN ('starting', 'running')
+        WINDOW newest AS (ORDER BY id DESC)
+    ), excess AS (
+        SELECT id, has_key FROM ended WHERE place >= :most OR bytes > :bytes
+    ) {_REMOVE}
+"""  # noqa: S608 - the constants above
 """Leaves room for one more. `window` is what is kept of each stream."""
-REMOVE_EXPIRED: Final = """
-    DELETE FROM execs WHERE id = ANY(ARRAY(
-        SELECT id FROM execs WHERE ended_at < :before ORDER BY ended_at LIMIT :most
-    ))
-"""
+REMOVE_EXPIRED: Final = f"""
+    WITH excess AS (
+        SELECT id, {_HAS_KEY} AS has_key FROM execs
+        WHERE ended_at < :before AND NOT ({_HAS_KEY} AND output_removed)
+        ORDER BY ended_at LIMIT :most
+    ) {_REMOVE}
+"""  # noqa: S608 - the constants above
 
 
 @dataclass(frozen=True)
@@ -89,7 +103,9 @@ async def insert_exec(
         return earlier, False
     check_runs_commands(workspace)
     await _check_count(conn, workspace.owner_id, max_alive)
-    await _forget_oldest(conn, workspace.id, output_bytes)
+    if new.key is not None:
+        await _check_key_count(conn, workspace.id, now)
+    await _forget_oldest(conn, workspace.id, output_bytes, now)
     made = await conn.execute(
         insert(execs)
         .values(
@@ -151,9 +167,22 @@ async def _check_count(conn: AsyncConnection, owner_id: str, max_alive: int) -> 
         )
 
 
-async def _forget_oldest(conn: AsyncConnection, workspace_id: str, output_bytes: int) -> None:
+async def _check_key_count(conn: AsyncConnection, workspace_id: str, now: datetime) -> None:
+    """Reject one key too many. The rows of commands with a key cannot make room within a day."""
+    c = execs.c
+    recent = (c.workspace_id == workspace_id, c.key.is_not(None), c.created_at > now - KEY_LIFETIME)
+    if (await conn.scalar(select(func.count()).where(*recent)) or 0) >= KEYS_PER_WORKSPACE:
+        raise TooManyRequests(
+            f"key: {KEYS_PER_WORKSPACE} commands with a key were started in this workspace within a day. "
+            "Delete some of them, or start commands without a key.",
+            retry_after=60,
+        )
+
+
+async def _forget_oldest(conn: AsyncConnection, workspace_id: str, output_bytes: int, now: datetime) -> None:
     values = {"id": workspace_id, "most": KEPT_PER_WORKSPACE, "bytes": KEPT_BYTES_PER_WORKSPACE}
-    await conn.execute(text(FORGET_OLDEST), {**values, "window": output_bytes})
+    values |= {"window": output_bytes}
+    await conn.execute(text(FORGET_OLDEST), {**values, "keys_since": now - KEY_LIFETIME})
 
 
 async def record_use(conn: AsyncConnection, workspace_id: str, *, by_person: bool, now: datetime) -> None:
@@ -196,10 +225,10 @@ async def forget(conn: AsyncConnection, row: Exec, actor: ExecActor, *, now: dat
         )
 
 
-async def remove_expired(conn: AsyncConnection, ended_before: datetime) -> int:
-    """Delete some rows of commands that ended before a time; return how many."""
-    done = await conn.execute(text(REMOVE_EXPIRED), {"before": ended_before, "most": ROWS_AT_ONCE})
-    return done.rowcount
+async def remove_expired(conn: AsyncConnection, ended_before: datetime, now: datetime) -> int:
+    """Forget some commands that ended before a time; return how many. The rows of recent keys stay."""
+    values = {"before": ended_before, "most": ROWS_AT_ONCE, "keys_since": now - KEY_LIFETIME}
+    return await conn.scalar(text(REMOVE_EXPIRED), values) or 0
 
 
 async def mark_archived_output(conn: AsyncConnection, exec_ids: Collection[str], now: datetime) -> list[str]:

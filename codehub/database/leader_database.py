@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -359,9 +359,9 @@ class PostgresLeaderDatabase:
             await fence(conn, self._epoch)
             return await audit.remove_older(conn, self._epoch, before, ROWS_AT_ONCE)
 
-    async def remove_expired_execs(self, ended_before: datetime) -> int:
+    async def remove_expired_execs(self, ended_before: datetime, now: datetime) -> int:
         async with self._fenced() as conn:
-            return await exec_gate.remove_expired(conn, ended_before)
+            return await exec_gate.remove_expired(conn, ended_before, now)
 
     async def wanted_execs(self, exec_ids: Collection[str], now: datetime) -> set[str]:
         wanted: set[str] = set()
@@ -374,6 +374,14 @@ class PostgresLeaderDatabase:
     async def without_home(self, workspace_ids: Collection[str]) -> set[str]:
         async with self._engine.connect() as conn:
             return set(workspace_ids) - await exec_queries.with_home(conn, workspace_ids)
+
+    @asynccontextmanager
+    async def locked_without_home(self, workspace_id: str) -> AsyncIterator[bool]:
+        async with self._fenced() as conn:
+            await conn.execute(
+                select(workspaces.c.id).where(workspaces.c.id == workspace_id).with_for_update()
+            )
+            yield not await exec_queries.with_home(conn, [workspace_id])
 
     async def trim_timelines(self) -> int:
         async with self._engine.connect() as conn:

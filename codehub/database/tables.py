@@ -268,6 +268,7 @@ execs = Table(
     Column("started_at", Time),
     Column("ended_at", Time),
     Column("seen_at", Time, nullable=False),
+    Column("missing_since", Time),
     Column("stdout_bytes", BigInteger, nullable=False, server_default=text("0")),
     Column("stderr_bytes", BigInteger, nullable=False, server_default=text("0")),
     Column("dropped_bytes", BigInteger, nullable=False, server_default=text("0")),

@@ -170,9 +170,19 @@ def check_cancel(workspace: Workspace) -> None:
     if workspace.operation not in CANCELLABLE and workspace.archive_to_restore is None:
         raise InvalidState("There is nothing to cancel.")
     if workspace.operation is Operation.ARCHIVING and archive_committed(workspace):
+        if archives_for_restore(workspace):
+            return
         raise InvalidState(
             "This can no longer be cancelled: the archive is complete, and the volume is being removed."
         )
+
+
+def archives_for_restore(workspace: Workspace) -> bool:
+    """Return whether ARCHIVING prepares a restore: in standby, nothing else archives (ADR 0038).
+
+    A cancel then costs nothing: the home stays, or comes back from the archive just made.
+    """
+    return workspace.operation is Operation.ARCHIVING and workspace.desired_state is DesiredState.STANDBY
 
 
 def archive_committed(workspace: Workspace) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from codehub.domain import timeline_text
-from codehub.domain.allowed_changes import archive_committed
+from codehub.domain.allowed_changes import archive_committed, archives_for_restore
 from codehub.domain.attempt_jobs import end_after_job, running_job_id
 from codehub.domain.conditions import holds
 from codehub.domain.data_loss import home_loss
@@ -180,7 +180,7 @@ def _is_cancelled(workspace: Workspace) -> bool:
 def _cancel_operation(workspace: Workspace, observation: Observation) -> Decision:
     """Stop what was begun and keep the workspace at its level, if the operation can be cancelled."""
     allowed = workspace.operation in CANCELLABLE and workspace.deleted_at is None
-    if not allowed or (workspace.operation is Operation.ARCHIVING and archive_committed(workspace)):
+    if not allowed or _is_removing_home(workspace, observation):
         return Decision(f"{workspace.operation} can no longer be cancelled.", workspace, consume=True)
     if workspace.operation is Operation.STARTING and container_exists(workspace):
         return Decision("Cancelled: removing the container.", workspace, effect=DeleteContainer())
@@ -190,6 +190,12 @@ def _cancel_operation(workspace: Workspace, observation: Observation) -> Decisio
         return _stay_at_level(workspace, f"Cancelled. The workspace stays at {level}.")
 
     return end_after_job(workspace, observation, end, "it was cancelled")
+
+
+def _is_removing_home(workspace: Workspace, observation: Observation) -> bool:
+    if workspace.operation is not Operation.ARCHIVING or not archive_committed(workspace):
+        return False
+    return not archives_for_restore(workspace) or observation.deletion is not None
 
 
 def _stay_at_level(workspace: Workspace, sentence: str) -> Decision:

@@ -13,10 +13,14 @@ from codehub.domain.workspace import Workspace
 
 KEY_LIFETIME: Final = timedelta(days=1)
 """How long the same key answers with the same command."""
+KEYS_PER_WORKSPACE: Final = 5000
+"""Commands with a key within that time. Their rows stay, so their number is limited."""
 START_WITHIN: Final = timedelta(seconds=60)
 """Until when a command whose row exists may start. Later it counts as lost."""
 UNSEEN_FOR: Final = timedelta(minutes=5)
-"""How long a running command may be missing from the runtime until it counts as lost."""
+"""How long a running command must be missing from the runtime, in every look, to count as lost."""
+UNREADABLE_FOR: Final = timedelta(days=1)
+"""The same for a command whose record is damaged: it may well run, but keeps nothing awake."""
 KEPT_PER_WORKSPACE: Final = 200
 """Ended commands. The oldest are forgotten."""
 KEPT_BYTES_PER_WORKSPACE: Final = 1 << 30
@@ -62,10 +66,15 @@ class Exec:
     started_at: datetime | None
     ended_at: datetime | None
     seen_at: datetime
+    """When it last kept its workspace awake: a terminal does so only by what it writes."""
+    missing_since: datetime | None
+    """The first of the latest looks in which the runtime did not report it."""
     stdout_bytes: int
     stderr_bytes: int
     dropped_bytes: int
     output_removed: bool
+    command_omitted: bool = False
+    """Whether `command` was not read, because it may be long."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +111,13 @@ def is_ready_for_commands(workspace: Workspace) -> bool:
     return runs and workspace.operation is Operation.NONE and workspace.request is None
 
 
-def refreshed(row: Exec, found: ExecObservation | None, now: datetime) -> Mapping[str, object]:
+def refreshed(
+    row: Exec, found: ExecObservation | None, now: datetime, *, is_unreadable: bool = False
+) -> Mapping[str, object]:
     """Return the columns of a living command's row to change, given what the runtime reports.
 
     A command that the runtime does not know may be about to start, or its disk is not mounted. It
-    counts as lost after a while. Whatever was seen lately keeps its workspace awake.
+    counts as lost after a while. If its record is unreadable, nothing is known of it.
     """
     if found is not None:
         return {
@@ -116,15 +127,21 @@ def refreshed(row: Exec, found: ExecObservation | None, now: datetime) -> Mappin
             "exit_code": found.exit_code,
             "reason": found.reason,
             "seen_at": now if _keeps_awake(row, found) else row.seen_at,
+            "missing_since": None,
             "stdout_bytes": found.stdout_bytes,
             "stderr_bytes": found.stderr_bytes,
             "dropped_bytes": found.dropped_bytes,
         }
-    if row.state is ExecState.STARTING and now - row.created_at > START_WITHIN:
-        return {"state": ExecState.LOST, "ended_at": now, "reason": "NotStarted"}
-    if row.state is ExecState.RUNNING and now - row.seen_at > UNSEEN_FOR:
-        return {"state": ExecState.LOST, "ended_at": now, "reason": "NotFound"}
-    return {}
+    if row.state is ExecState.STARTING and not is_unreadable:
+        return _lost("NotStarted", now) if now - row.created_at > START_WITHIN else {}
+    if row.missing_since is None:
+        return {"missing_since": now}
+    limit = UNREADABLE_FOR if is_unreadable else UNSEEN_FOR
+    return _lost("NotFound", now) if now - row.missing_since > limit else {}
+
+
+def _lost(reason: str, now: datetime) -> Mapping[str, object]:
+    return {"state": ExecState.LOST, "ended_at": now, "reason": reason}
 
 
 def _keeps_awake(row: Exec, found: ExecObservation) -> bool:

@@ -14,7 +14,7 @@ from codehub.domain.states import DesiredState, Operation
 from codehub.domain.workspace import Workspace
 
 NOT_ARCHIVED = "The archive is not restored: the present home could not be archived. Nothing was replaced."
-GONE = "The archive is not restored: it is no longer in the store. The present home stays."
+GONE = "The archive is not restored: it is no longer in the store, or damaged. The present home stays."
 WAITS = "The restore waits until the chosen archive can be checked."
 
 

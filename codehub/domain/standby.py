@@ -69,7 +69,14 @@ def standby(workspace: Workspace, defaults: TtlDefaults, awake: Awake) -> Standb
         return _commands(workspace, awake, at, ttl)
     if awake.lease is not None:
         lease = awake.lease
-        return Standby(at, StandbyCode.LEASE, ttl, until=lease.expires_at, lease_reason=lease.reason)
+        return Standby(
+            at,
+            StandbyCode.LEASE,
+            ttl,
+            until=lease.expires_at,
+            commands=len(awake.commands),
+            lease_reason=lease.reason,
+        )
     return Standby(at, StandbyCode.IDLE, ttl)
 
 
@@ -99,11 +106,14 @@ def _idle(standby: Standby) -> str:
 
 
 def _kept(standby: Standby) -> str:
-    return f"Kept running until {_time(standby.until)}, because someone extended it."
+    return f"Kept running until {_time(standby.until)}, because someone extended it. Then it stops if unused."
 
 
 def _lease(standby: Standby) -> str:
-    return f"Kept awake by a lease until {_time(standby.until)}: {standby.lease_reason}."
+    sentence = f"Kept awake by a lease until {_time(standby.until)}: {standby.lease_reason}."
+    if standby.commands:
+        sentence += " A command runs as well." if standby.commands == 1 else " Commands run as well."
+    return sentence if standby.at is None else f"{sentence} Stops at {_time(standby.at)} if unused."
 
 
 def _limit(standby: Standby) -> str:

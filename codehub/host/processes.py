@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,6 +125,22 @@ def descendants(ancestor: int) -> dict[ProcessId, int]:
         level = [child for pid in level for child in children.get(pid, [])]
         depth += 1
     return found
+
+
+def has_open(pid: int, files: Collection[str]) -> bool:
+    """Return whether a process has one of these files open, named as in /proc/PID/fd."""
+    try:
+        with os.scandir(PROC / str(pid) / "fd") as entries:
+            return any(_link(entry.path) in files for entry in entries)
+    except OSError:  # it has ended, or forbids this
+        return False
+
+
+def _link(path: str) -> str:
+    try:
+        return str(Path(path).readlink())
+    except OSError:
+        return ""
 
 
 def processes_of_group(leader: ProcessId) -> list[ProcessId]:

@@ -66,7 +66,10 @@ class CommandRuntime(Protocol):
         """
 
     async def find_command(self, workspace_id: str, exec_id: str) -> CommandStatus | None:
-        """Return the state of a command, or None if nothing is kept of it."""
+        """Return the state of a command, or None if nothing is known of it."""
+
+    async def is_unreadable(self, workspace_id: str, exec_id: str) -> bool:
+        """Return whether a command was started, but its state cannot be read."""
 
     async def read_output(
         self, workspace_id: str, exec_id: str, stream: str, offset: int, most: int
@@ -94,8 +97,14 @@ class CommandRuntime(Protocol):
     async def kept_commands(self) -> Mapping[str, frozenset[str]]:
         """Return the ids of all commands of which something is kept, by workspace."""
 
-    async def forget_workspace(self, workspace_id: str) -> None:
-        """Remove all that is kept of a workspace that has no container."""
+    def set_aside(self, workspace_id: str) -> str | None:
+        """Set aside what is kept of a workspace, and return the new name; None if it serves commands."""
+
+    def put_back(self, workspace_id: str, aside: str) -> None:
+        """Undo `set_aside`, unless the workspace was started since."""
+
+    async def remove_set_aside(self) -> None:
+        """Remove everything that was set aside, also what an earlier call left behind."""
 
     async def logs(self, workspace_id: str, lines: int) -> str:
         """Return the last lines of the container's output, also while it is in standby."""

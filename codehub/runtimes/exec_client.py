@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from codehub.runtimes.command_runtime import CommandForgotten, ControlFailed
-from codehub.runtimes.exec_directory import CONTROL_SOCKET, ExecDirectory, ExecState
+from codehub.runtimes.exec_directory import CONTROL_SOCKET, ExecDirectory, ExecState, RecordCorrupted
+from codehub.runtimes.exec_input import frame
 
 _READ_BYTES = 256 << 10
 _CONTROL_SECONDS = 30.0
@@ -35,7 +36,7 @@ async def connect(
     try:
         yield reader, writer
     finally:
-        writer.close()
+        writer.transport.abort()  # what a monitor has not taken yet would keep the connection open
 
 
 async def control(directory: ExecDirectory, op: str, **arguments: object) -> None:
@@ -51,15 +52,23 @@ async def send_input(directory: ExecDirectory, chunks: AsyncIterator[bytes], *, 
     Raises ControlFailed if the command closes its input or ends before it has taken everything.
     """
     async with connect(directory) as (reader, writer):
-        try:
-            writer.write(_line("stdin", {"close": close}))
-            async for chunk in chunks:
-                writer.write(chunk)
-                await writer.drain()
-            writer.write_eof()
-        except (OSError, RuntimeError):  # the monitor has closed the connection
-            pass  # its answer, if there is one, has the cause
+        writer.write(_line("stdin", {"close": close}))
+        async for chunk in chunks:
+            if chunk and not await _sent(writer, frame(chunk)):
+                break
+        else:
+            await _sent(writer, frame(b""))
         await _answer(reader, within=None)
+
+
+async def _sent(writer: asyncio.StreamWriter, data: bytes) -> bool:
+    """Send data. Return False if the monitor has closed the connection: its answer has the cause."""
+    try:
+        writer.write(data)
+        await writer.drain()
+    except (OSError, RuntimeError):
+        return False
+    return True
 
 
 async def follow(
@@ -68,6 +77,7 @@ async def follow(
     """Yield output from an offset, with the offset of each piece, until the command has ended.
 
     A piece that starts later than the one before ended shows a gap: its bytes are no longer kept.
+    Raise ControlFailed if the command's monitor accepts no further reader while the command runs.
     """
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -82,10 +92,20 @@ async def follow(
                 yield found, data
                 offset = found + len(data)
             elif is_last:
+                await asyncio.to_thread(_check_ended, directory)
                 return
             else:
                 assert changes is not None
                 is_last = not await _changed(changes)
+
+
+def _check_ended(directory: ExecDirectory) -> None:
+    try:
+        record = directory.read_record()
+    except RecordCorrupted:
+        return
+    if record is not None and record.state is ExecState.RUNNING:
+        raise ControlFailed("the command's monitor accepts no further reader: try again later")
 
 
 async def _changed(changes: asyncio.StreamReader) -> bool:

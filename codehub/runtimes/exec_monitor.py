@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from codehub.host.processes import ProcessId, boot_id
-from codehub.runtimes.exec_control import ControlSocket
+from codehub.runtimes.exec_control import ControlSocket, handle_events
 from codehub.runtimes.exec_directory import STDERR, STDOUT, ExecDirectory, ExecRecord, ExecState, OutputWriter
 from codehub.runtimes.exec_request import ExecRequest, TerminalSize
 
@@ -67,7 +67,7 @@ class MonitoredCommand(Protocol):
         """Send a signal to the process group."""
 
     def kill(self) -> None:
-        """Kill all processes of the command."""
+        """Kill all processes of the command, also those that still write after its end."""
 
     def resize(self, size: TerminalSize) -> None:
         """Set the size of the terminal. Raise OSError if that fails."""
@@ -173,17 +173,17 @@ class ExecMonitor:
         while (end := self._command.poll()) is None:
             self._enforce_deadlines()
             self._stop_with_workspace()
-            self._handle_events(self._select_timeout())
+            handle_events(self._selector, self._select_timeout())
         self._record_end(end)
 
     def _serve_remaining_output(self) -> None:
-        """Store what background processes of the command still write, until they end."""
-        while self._command.has_output() and not self._stopping:
-            self._handle_events(None)
+        """Store what background processes of the command still write, until they end.
 
-    def _handle_events(self, timeout: float | None) -> None:
-        for key, _ in self._selector.select(timeout):
-            key.data(key.fd)
+        They can be killed, and the command's timeout holds for them.
+        """
+        while self._command.has_output() and not self._stopping:
+            self._enforce_deadlines()
+            handle_events(self._selector, self._select_timeout())
 
     def _select_timeout(self) -> float | None:
         times = [at for at in (self._deadline, self._kill_at, self._command.poll_at()) if at is not None]

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
+import socket
+import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +26,8 @@ from codehub.runtimes.exec_directory import STDERR, STDOUT, ExecDirectory, ExecR
 
 DIRECTORY = "execs"
 """Below the data directory."""
+_ASIDE = ".removed-"
+"""Prefix of the name of a directory that is about to be removed."""
 _SHARED_MODE = 0o2750
 _PRIVATE_MODE = 0o700
 
@@ -56,6 +61,9 @@ class RecordedCommands:
 
     async def find_command(self, workspace_id: str, exec_id: str) -> CommandStatus | None:
         return await asyncio.to_thread(_read_status, self.directory(workspace_id, exec_id))
+
+    async def is_unreadable(self, workspace_id: str, exec_id: str) -> bool:
+        return await asyncio.to_thread(_is_damaged, self.directory(workspace_id, exec_id))
 
     async def read_output(
         self, workspace_id: str, exec_id: str, stream: str, offset: int, most: int
@@ -94,8 +102,24 @@ class RecordedCommands:
     async def forget_command(self, workspace_id: str, exec_id: str) -> None:
         await asyncio.to_thread(self._remove_tree, self.directory(workspace_id, exec_id).path)
 
-    async def forget_workspace(self, workspace_id: str) -> None:
-        await asyncio.to_thread(self._remove_tree, self.workspace_directory(workspace_id))
+    def set_aside(self, workspace_id: str) -> str | None:
+        """Rename the directory of a workspace, unless a socket in it accepts connections.
+
+        No thread does so: it would go on after the caller's transaction was cancelled.
+        """
+        path = self.workspace_directory(workspace_id)
+        if not path.is_dir() or any(map(_accepts_connections, path.iterdir())):
+            return None
+        aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=self.root))
+        return path.rename(aside).name
+
+    def put_back(self, workspace_id: str, aside: str) -> None:
+        with contextlib.suppress(OSError):  # a start has made a new one
+            (self.root / aside).rename(self.workspace_directory(workspace_id))
+
+    async def remove_set_aside(self) -> None:
+        for path in await asyncio.to_thread(lambda: list(self.root.glob(f"{_ASIDE}*"))):
+            await asyncio.to_thread(self._remove_tree, path)
 
     def _list(self) -> Mapping[str, frozenset[str]]:
         found = {}
@@ -126,6 +150,14 @@ def _read_status(directory: ExecDirectory) -> CommandStatus | None:
         return None
 
 
+def _is_damaged(directory: ExecDirectory) -> bool:
+    try:
+        directory.read_record()
+    except RecordCorrupted:
+        return True
+    return False
+
+
 def _status_of(directory: ExecDirectory, record: ExecRecord) -> CommandStatus:
     return CommandStatus(
         record.state,
@@ -137,6 +169,15 @@ def _status_of(directory: ExecDirectory, record: ExecRecord) -> CommandStatus:
         directory.size(STDOUT),
         directory.size(STDERR),
     )
+
+
+def _accepts_connections(path: Path) -> bool:
+    if not path.is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        # Anything but a refusal may come from a listener, such as a full queue.
+        return client.connect_ex(str(path)) not in (errno.ECONNREFUSED, errno.ENOENT)
 
 
 def _give_group(path: Path, group: int) -> None:

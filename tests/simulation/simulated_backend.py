@@ -314,7 +314,7 @@ class SimulatedLeaderDatabase:
     async def trim_audit_log(self, before: datetime) -> int:
         return 0  # people do not sign in here
 
-    async def remove_expired_execs(self, ended_before: datetime) -> int:
+    async def remove_expired_execs(self, ended_before: datetime, now: datetime) -> int:
         return 0
 
     async def wanted_execs(self, exec_ids: Collection[str], now: datetime) -> set[str]:
@@ -322,6 +322,10 @@ class SimulatedLeaderDatabase:
 
     async def without_home(self, workspace_ids: Collection[str]) -> set[str]:
         return set()
+
+    @asynccontextmanager
+    async def locked_without_home(self, workspace_id: str) -> AsyncIterator[bool]:
+        yield False
 
     async def trim_timelines(self) -> int:
         return 0  # the simulation does not read them

@@ -498,6 +498,7 @@ export interface components {
             timeout_seconds: number | null;
             started_by: string;
             command: string[] | null;
+            command_omitted: boolean;
             cwd: string | null;
         };
         FileListView: {

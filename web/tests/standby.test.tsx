@@ -48,10 +48,13 @@ describe("why a workspace is still running", () => {
       code: "lease",
       until: "2026-01-01T16:00:00Z",
       lease_reason: "nightly build",
+      commands: 0,
     };
-    expect(standbySentence(held, NOW)).toMatch(/^Kept awake by a lease until .*: nightly build$/);
+    expect(standbySentence(held, NOW)).toMatch(/^Kept awake by a lease until .*: nightly build\.$/);
+    const busy = { ...held, commands: 2, at: "2026-01-01T16:10:00Z" };
+    expect(standbySentence(busy, NOW)).toMatch(/ 2 commands run as well\. Pauses at .* if unused\.$/);
     setLanguage("ko");
-    expect(standbySentence(held, NOW)).toMatch(/^임대로 .*까지 실행 유지: nightly build$/);
+    expect(standbySentence(held, NOW)).toMatch(/까지 실행 유지가 예약됨: nightly build\.$/);
   });
 
   it("counts down if it is unused, and says if it never pauses", () => {

@@ -148,7 +148,8 @@ class EngineCommand:
         if state.pid == 0:
             return False
         self._process = process_in(self._container.id, state.pid) or ProcessId(state.pid, 0)
-        ExecNote(self._container.id, self._exec.id, self._process).write(self._directory)
+        with contextlib.suppress(OSError):  # the disk is full; the engine knows the process of the exec
+            ExecNote(self._container.id, self._exec.id, self._process).write(self._directory)
         return True
 
     def _read_from_now_on(self) -> None:
@@ -242,15 +243,19 @@ class EngineCommand:
             return b""
 
     def _end_output(self) -> None:
+        """Close the stream. The descriptor of the input is a copy of it, which fails from now on."""
         if self._stream is not None:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(self._stream)
+            with contextlib.suppress(OSError):
+                self._stream.shutdown(socket.SHUT_RDWR)
             self._stream.close()
             self._stream = None
 
     def end_input(self) -> bool:
         """End a terminal's input by the character that means this, and other input for the engine."""
-        assert self._stream is not None
+        if self._stream is None:
+            return False
         with contextlib.suppress(OSError):
             if self._request.tty is None:
                 self._stream.shutdown(socket.SHUT_WR)

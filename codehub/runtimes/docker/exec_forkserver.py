@@ -41,10 +41,12 @@ def serve(connection: socket.socket) -> None:
     if not directory.create():
         connection.sendall(DUPLICATE.encode())
         return
-    _monitor(connection, request, directory)
+    monitor(connection, request, directory)
 
 
-def _monitor(connection: socket.socket, request: MonitorRequest, directory: ExecDirectory) -> None:
+def monitor(connection: socket.socket, request: MonitorRequest, directory: ExecDirectory) -> None:
+    """Run the monitor of a command. If it fails, its command ends with it."""
+
     def report(text: str) -> None:
         with contextlib.suppress(OSError):  # its client may be dead by now: the command runs on
             connection.sendall(text.encode())
@@ -57,8 +59,11 @@ def _monitor(connection: socket.socket, request: MonitorRequest, directory: Exec
         directory.remove()
         report(f"{REFUSED}{refused}")
     except Exception as error:
-        (directory.path / _ERROR_FILE).write_text(f"{error!r}\n")
-        command.kill()
+        try:
+            command.kill()
+        finally:
+            with contextlib.suppress(OSError):  # such as a full disk
+                (directory.path / _ERROR_FILE).write_text(f"{error!r}\n")
         raise
 
 

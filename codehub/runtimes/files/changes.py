@@ -31,6 +31,7 @@ def delete(tree: FileTree, request: DeleteRequest, channel: Channel) -> None:
         place.require_name()
         with locked(place.parent):
             facts = place.lstat()
+            tree.require_not_home(facts)
             require_match(facts, request.if_match)
             if not stat.S_ISDIR(facts.st_mode):
                 os.unlink(place.name, dir_fd=place.parent)
@@ -97,7 +98,7 @@ def move(tree: FileTree, request: MoveRequest, channel: Channel) -> None:
     ):
         source.require_name()
         target.require_name()
-        source.lstat()
+        tree.require_not_home(source.lstat())
         if request.overwrite:
             os.rename(source.name, target.name, src_dir_fd=source.parent, dst_dir_fd=target.parent)
         else:

@@ -95,6 +95,27 @@ class FileTree:
     def start(self, path: bytes) -> int:
         return os.open(b"/" if path.startswith(b"/") else self._home, os.O_PATH | os.O_DIRECTORY)
 
+    def require_not_home(self, facts: os.stat_result) -> None:
+        """Refuse the home and the directories that hold it, by any of their names."""
+        if not stat.S_ISDIR(facts.st_mode):
+            return
+        if (facts.st_dev, facts.st_ino) in self._identities_up_from_home():
+            raise FileRefused(
+                FileCode.INVALID, "this directory is the home or holds it, and cannot be moved or removed"
+            )
+
+    def _identities_up_from_home(self) -> Iterator[tuple[int, int]]:
+        at = os.open(self._home, os.O_PATH | os.O_DIRECTORY)
+        try:
+            previous = None
+            while (identity := _identity(at)) != previous:
+                yield identity
+                above = os.open(b"..", _PLACE, dir_fd=at)
+                os.close(at)
+                at, previous = above, identity
+        finally:
+            os.close(at)
+
     def _checked(self, descriptor: int) -> int:
         if os.fstat(descriptor).st_dev in self._forbidden:
             os.close(descriptor)
@@ -155,6 +176,11 @@ class _Walk:
 
 def _parts(path: bytes) -> list[bytes]:
     return [part for part in path.split(b"/") if part not in (b"", b".")]
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    facts = os.fstat(descriptor)
+    return facts.st_dev, facts.st_ino
 
 
 def _devices(proc: str) -> frozenset[int]:

@@ -42,10 +42,15 @@ class Extensions:
 
 
 def next_entry(read: Callable[[int], bytes]) -> TarEntry | None:
-    """Read the headers of the next entry, or return None at the end of the archive."""
+    """Read the headers of the next entry, or return None at the end of the archive: a block of zeros.
+
+    Without it, the program that wrote the archive may have ended early.
+    """
     extensions = Extensions()
     while True:
         block = read(tarfile.BLOCKSIZE)
+        if len(block) < tarfile.BLOCKSIZE:
+            raise malformed("it is incomplete, because it ends without a block of zeros")
         if not block.strip(b"\0"):
             return None
         info = _parse(block)
@@ -60,8 +65,6 @@ def padded(size: int) -> int:
 
 
 def _parse(block: bytes) -> tarfile.TarInfo:
-    if len(block) < tarfile.BLOCKSIZE:
-        raise malformed("it ends in the middle of a header")
     try:
         info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except tarfile.TarError as error:

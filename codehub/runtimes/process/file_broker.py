@@ -29,7 +29,8 @@ def serve(connection: socket.socket, settings: ExecSettings) -> None:
     set_command_line("codehub-files")
     try:
         cgroups.join(settings.groups)
-        process = start_inside(settings, partial(_become_agent, connection, settings))
+        become = partial(_become_agent, connection, settings)
+        process = start_inside(settings, become, client=connection.fileno())
     except OSError as error:
         message = f"the workspace cannot be entered: {error.strerror or error}"
         with contextlib.suppress(ClientGone):

@@ -12,14 +12,16 @@ import struct
 import termios
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from codehub.host.processes import descendants
+from codehub.host.processes import ProcessId, descendants, has_open
 from codehub.runtimes.exec_directory import STDERR, STDOUT, ExecState
 from codehub.runtimes.exec_monitor import CANNOT_RUN, CommandEnd, Store
 from codehub.runtimes.exec_request import ExecRequest, TerminalSize
 
 _READ_BYTES = 1 << 20
 _PIPE_BYTES = 1 << 20
+_KILL_ROUNDS = 10
 _END_OF_TRANSMISSION = b"\x04"
 
 
@@ -52,6 +54,7 @@ class ForkedCommand:
         self._request = request
         self._fork = fork
         self._child = 0
+        self._has_ended = False
         self._terminal: int | None = None
         self._outputs: dict[int, str] = {}
 
@@ -113,6 +116,7 @@ class ForkedCommand:
             if pid == 0:
                 return None
             if pid == self._child:
+                self._has_ended = True
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else 128 - code
 
@@ -131,13 +135,35 @@ class ForkedCommand:
         return True
 
     def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        """Signal the process group, or what the command has left: the group's number is then free."""
+        if self._has_ended:
+            for process in self._writers():
+                _send(process, number)
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child, number)
 
     def kill(self) -> None:
+        """Kill the command, all below it, and what it has left in the background with its output."""
         self.signal(signal.SIGKILL)
         for process in descendants(os.getpid()):
-            process.send(signal.SIGKILL)
+            _send(process, signal.SIGKILL)
+        for _ in range(_KILL_ROUNDS):  # one that is about to fork leaves another
+            writers = self._writers()
+            if not writers:
+                return
+            for process in writers:
+                _send(process, signal.SIGKILL)
+
+    def _writers(self) -> list[ProcessId]:
+        """Return the processes of the workspace that hold an end of the output.
+
+        Orphans of a command are below the first process of their namespace, so below the keeper.
+        """
+        ours = os.getpid()
+        outputs = {str(Path(f"/proc/self/fd/{each}").readlink()) for each in self._outputs}
+        below = descendants(os.getppid())
+        return [each for each in below if each.pid != ours and has_open(each.pid, outputs)]
 
     def resize(self, size: TerminalSize) -> None:
         assert self._terminal is not None
@@ -172,6 +198,11 @@ class ForkedCommand:
         self._selector.unregister(descriptor)
         del self._outputs[descriptor]
         os.close(descriptor)
+
+
+def _send(process: ProcessId, number: int) -> None:
+    with contextlib.suppress(PermissionError):  # such as a program that runs as another user
+        process.send(number)
 
 
 def _set_size(terminal: int, size: TerminalSize) -> None:

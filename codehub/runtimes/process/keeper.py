@@ -41,6 +41,12 @@ STARTED, ALREADY_RUNNING, GONE = "started", "already running", "gone"
 _PR_SET_CHILD_SUBREAPER = 36
 _OOM_SCORE_ADJUSTMENT = "500"
 _RECORD_SECONDS = 2.0
+"""How long monitors have to record the end of their commands."""
+
+
+def longest_stop(grace_seconds: float) -> float:
+    """Return how many seconds after SIGTERM a keeper kills the last process at the latest."""
+    return grace_seconds + _RECORD_SECONDS
 
 
 class Keeper:
@@ -48,6 +54,8 @@ class Keeper:
         self._directory = directory
         self._request = request
         self._stopping = False
+        self._stop_until = 0.0
+        """End of the grace period, in which first the commands end and then the IDE."""
         self._kill_at: float | None = None
         self._terminate_ide_at: float | None = None
         """When the IDE is to end, though commands still run."""
@@ -349,6 +357,7 @@ class Keeper:
         is no grace period.
         """
         if self._terminate_ide_at is None:
+            self._stop_until = time.monotonic() + self._request.grace_seconds
             self._terminate_ide_at = time.monotonic() + self._terminate_commands()
         has_commands = self._exec_broker is not None and bool(self._exec_broker.monitors)
         if has_commands and time.monotonic() < self._terminate_ide_at:
@@ -358,7 +367,7 @@ class Keeper:
             for process, depth in self._tree().items()
             if depth > self._request.sandbox_depth and process.send(signal.SIGTERM)
         ]
-        self._kill_at = time.monotonic() + (self._request.grace_seconds if signalled else 0)
+        self._kill_at = self._stop_until if signalled else time.monotonic()
 
     def _terminate_commands(self) -> float:
         """Send SIGTERM to all commands; return how long to wait for them.

@@ -227,7 +227,8 @@ class ProcessRuntime:
             return
         for process in await asyncio.to_thread(_find_keepers, directory, snapshot):
             process.send(signal.SIGTERM)
-            if not await _wait_until_dead(process, self._stop_grace + _KEEPER_GRACE_SECONDS):
+            within = keeper.longest_stop(self._stop_grace) + _KEEPER_GRACE_SECONDS
+            if not await _wait_until_dead(process, within):
                 process.send(signal.SIGKILL)
                 await _wait_until_dead(process, _KEEPER_GRACE_SECONDS)
         try:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
+import select
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from codehub.host.processes import descendants
 from codehub.runtimes.process.cgroups import GroupSettings
 from codehub.runtimes.process.keyring import leave_session_keyring
 from codehub.runtimes.process.namespace_entry import (
@@ -22,6 +26,9 @@ from codehub.runtimes.process.namespace_entry import (
 )
 
 _OOM_SCORE_ADJUSTMENT = "500"
+START_SECONDS = 20.0
+_REPORT_BYTES = 4096
+_KILL_ROUNDS = 2
 _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 
 
@@ -40,22 +47,74 @@ class ExecSettings:
     seccomp: bytes
 
 
-def start_inside(settings: ExecSettings, become: Callable[[int], NoReturn]) -> int:
+def start_inside(
+    settings: ExecSettings,
+    become: Callable[[int], NoReturn],
+    client: int | None = None,
+    within: float = START_SECONDS,
+) -> int:
     """Start a process inside, and return it, a child of this one.
 
     `become` runs in it with all rights, and a descriptor to which it reports an error (see
-    `report_error`). That has to close before this returns. A process in between joins the
-    namespaces, since their process namespace only takes effect for a child.
+    `report_error`). That has to close before this returns: the workspace's user may stop the process
+    before, so it is killed if that takes too long, or if the client hangs up. A process in between joins
+    the namespaces, since their process namespace only takes effect for a child.
     """
+    begun = _ticks_since_boot()
     reader, writer = os.pipe()
     between = os.fork()
     if between == 0:
         os.close(reader)
         _enter_and_fork(settings, become, writer)
     os.close(writer)
-    with os.fdopen(reader) as report:
-        lines = dict(line.split(" ", 1) for line in report.read().splitlines())
+    try:
+        report = _read_report(reader, client, within)
+    except OSError:
+        _kill_children_since(begun)
+        with contextlib.suppress(ChildProcessError):  # it has been waited for
+            os.waitpid(between, 0)
+        raise
+    finally:
+        os.close(reader)
     os.waitpid(between, 0)
+    return _process_of(report)
+
+
+def _read_report(reader: int, client: int | None, within: float) -> bytes:
+    """Return the whole report. Raise OSError if it does not end in time, or if the client hangs up."""
+    until, report = time.monotonic() + within, b""
+    ready = select.poll()
+    ready.register(reader, select.POLLIN)
+    if client is not None:
+        ready.register(client, select.POLLRDHUP)
+    while True:
+        found = [descriptor for descriptor, _ in ready.poll(max(0.0, until - time.monotonic()) * 1000)]
+        if not found:
+            raise OSError(errno.ETIMEDOUT, "its start took too long")
+        if reader not in found:
+            raise OSError(errno.ECONNABORTED, "its client has gone")
+        data = os.read(reader, _REPORT_BYTES)
+        if not data:
+            return report
+        report += data
+
+
+def _ticks_since_boot() -> int:
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def _kill_children_since(begun: int) -> None:
+    """Kill the children of this process from then on, also one that is not reported yet."""
+    for _ in range(_KILL_ROUNDS):  # the process in between may fork until it is dead
+        for process, depth in descendants(os.getpid()).items():
+            if depth == 1 and process.started >= begun:
+                process.send(signal.SIGKILL)
+                os.waitpid(process.pid, 0)
+
+
+def _process_of(report: bytes) -> int:
+    """Return the process that has started. If it has ended, raise the OSError that it reports."""
+    lines = dict(line.split(" ", 1) for line in report.decode(errors="replace").splitlines())
     if "error" not in lines and "process" in lines:
         return int(lines["process"])
     if "process" in lines:

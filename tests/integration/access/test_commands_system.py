@@ -4,19 +4,24 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from codehub.asgi.server import MAX_WEBSOCKET_MESSAGE
 from codehub.host.processes import ProcessId
 from tests.integration.access.conftest import Workspace
 from tests.waiting import PATIENCE, wait_for
 
+SIZE = {"rows": 24, "cols": 80}
 LINES = ((20_000, "line"), (9, "more"))
 
 
@@ -222,9 +227,8 @@ def revoke_tokens(workspace: Workspace) -> None:
 
 
 def test_a_terminal_is_attached_resized_and_attached_again(workspace: Workspace) -> None:
-    exec_id = workspace.start(["/bin/bash", "--norc"], tty={"rows": 24, "cols": 80})
-    url = f"ws://localhost:{workspace.system.port}{workspace.url}/execs/{exec_id}/attach"
-    headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in workspace.api.cookies.items())}
+    exec_id = workspace.start(["/bin/bash", "--norc"], tty=SIZE)
+    url, headers = terminal_of(workspace, exec_id)
     with pytest.raises(InvalidStatus) as refused:
         connect(url, additional_headers=headers | {"Origin": "http://evil.example"})
     assert refused.value.response.status_code == 403
@@ -242,6 +246,26 @@ def test_a_terminal_is_attached_resized_and_attached_again(workspace: Workspace)
             end = json.loads(read_texts(second)[-1])
         assert end == {"state": "exited", "exit_code": 4}
         assert '{"writer": false}' in read_texts(first)
+
+
+def test_a_message_to_a_terminal_is_small_and_not_compressed(workspace: Workspace) -> None:
+    """Otherwise one client makes the access part hold gigabytes for a few KiB."""
+    exec_id = workspace.start(["/bin/sh", "-c", "stty raw -echo; head -c 65536 | wc -c; cat"], tty=SIZE)
+    url, headers = terminal_of(workspace, exec_id)
+    with connect(url, additional_headers=headers) as client:
+        assert not client.protocol.extensions
+        client.send(b"x" * MAX_WEBSOCKET_MESSAGE)
+        assert b"65536" in read_until(client, b"65536")
+        client.send(b"x" * (MAX_WEBSOCKET_MESSAGE + 1))
+        with pytest.raises(ConnectionClosed) as closed:
+            read_until(client, b"never")
+    assert closed.value.rcvd is not None and closed.value.rcvd.code == 1009
+
+
+def terminal_of(workspace: Workspace, exec_id: str) -> tuple[str, dict[str, str]]:
+    """Return the address of a terminal, and the header fields of its owner."""
+    url = f"ws://localhost:{workspace.system.port}{workspace.url}/execs/{exec_id}/attach"
+    return url, {"Cookie": "; ".join(f"{name}={value}" for name, value in workspace.api.cookies.items())}
 
 
 def read_until(websocket: ClientConnection, mark: bytes) -> bytes:
@@ -357,3 +381,31 @@ def test_input_of_any_size_is_streamed_as_fast_as_the_command_takes_it(workspace
     assert workspace.output(exec_id).content == b"%d\n" % size
     too_large = workspace.post("true", env={"A": "x" * (1 << 20)})
     assert too_large.status_code == 413, "what is not streamed is bounded"
+
+
+def test_a_cut_off_request_neither_closes_the_input_nor_stays(workspace: Workspace) -> None:
+    """The command takes nothing, so the access part does not read on and sees no disconnect by reading."""
+    exec_id = workspace.start("until [ -e go ]; do sleep 0.05; done; wc -c; echo end")
+    access = Path("/proc", str(workspace.system.pids()["access"]), "fd")
+    before = len(list(access.iterdir()))
+    for _ in range(30):
+        cut_off(workspace, exec_id, bytes(1 << 20))
+    wait_for(lambda: len(list(access.iterdir())) < before + 10, "the calls to end")
+    assert workspace.exec(exec_id)["state"] == "running"
+    workspace.start("touch go")
+    assert workspace.api.post(f"{workspace.url}/execs/{exec_id}/stdin?close=true").status_code == 204
+    assert workspace.output(exec_id).content.endswith(b"end\n")
+
+
+def cut_off(workspace: Workspace, exec_id: str, body: bytes) -> None:
+    """Send a part of a body that is to close the input, and disconnect."""
+    address = urlsplit(workspace.system.base_url)
+    cookies = "; ".join(f"{name}={value}" for name, value in workspace.api.cookies.items())
+    head = (
+        f"POST {workspace.url}/execs/{exec_id}/stdin?close=true HTTP/1.1\r\nHost: {address.netloc}\r\n"
+        f"Cookie: {cookies}\r\nContent-Length: {2 * len(body)}\r\n\r\n"
+    )
+    with socket.create_connection((address.hostname or "", address.port or 80)) as connection:
+        connection.settimeout(0.2)
+        with contextlib.suppress(TimeoutError):
+            connection.sendall(head.encode() + body)

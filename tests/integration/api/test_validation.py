@@ -16,6 +16,7 @@ from tests.waiting import PATIENCE
 V1 = "/api/v1"
 
 
+NOT_AN_OBJECT = "The body is not a JSON object. Send one, with Content-Type: application/json."
 BAD_WORKSPACES: list[Any] = [
     {},
     {"name": ""},
@@ -50,6 +51,18 @@ BAD_WORKSPACES: list[Any] = [
     None,
     5,
 ]
+
+
+async def test_a_body_that_is_no_json_object_is_named_as_such(api: Api) -> None:
+    alice = await api.quick_client("alice", Role.USER)
+    for content, headers, message in (
+        (b"{", {"Content-Type": "application/json"}, "The body is not valid JSON."),
+        (b'{"name": "a"}', {"Content-Type": "application/x-www-form-urlencoded"}, NOT_AN_OBJECT),
+        (b"[]", {"Content-Type": "application/json"}, NOT_AN_OBJECT),
+    ):
+        response = await alice.post(f"{V1}/workspaces", content=content, headers=headers)
+        assert response.status_code == 422
+        assert response.json()["error"]["message"] == message
 
 
 async def test_an_invalid_workspace_is_a_422(api: Api) -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from codehub.database import gate, workspace_queries
-from codehub.domain.archive_keys import archive_op_id_of
+from codehub.domain.archive_keys import archive_op_id_of, meta_key
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from tests.integration.coordinator.conftest import CoordinatorStack
@@ -90,4 +90,14 @@ async def test_a_chosen_archive_that_is_gone_leaves_the_home_as_it_is(stack: Coo
     kept = await restore(stack, workspace_id, older_key)
     assert kept.phase is Phase.STANDBY
     assert "no longer in the store" in (kept.error_message or "")
+    assert tree_hash(await stack.home(workspace_id)) == newer
+
+
+async def test_a_chosen_archive_that_is_damaged_leaves_the_home_as_it_is(stack: CoordinatorStack) -> None:
+    workspace_id, older_key, _, newer = await older_and_newer(stack)
+    assert older_key is not None
+    (stack.settings.data_dir / "archives" / meta_key(older_key)).write_bytes(b"damaged")
+    kept = await restore(stack, workspace_id, older_key)
+    assert kept.phase is Phase.STANDBY
+    assert "or damaged" in (kept.error_message or "")
     assert tree_hash(await stack.home(workspace_id)) == newer

@@ -15,7 +15,7 @@ from codehub.domain.execs import KEPT_BYTES_PER_WORKSPACE, KEPT_PER_WORKSPACE, E
 from codehub.domain.problems import InvalidState, OperationInProgress, Problem, TooManyRequests
 from codehub.domain.states import DesiredState, Phase
 from codehub.domain.workspace import Workspace
-from tests.integration.database.conftest import create
+from tests.integration.database.conftest import BACKENDS, create
 
 NOW = datetime.now(UTC)
 PERSON = ExecActor("one", "one", is_person=True)
@@ -169,8 +169,8 @@ async def test_output_of_archived_workspaces_is_not_kept(engine: AsyncEngine) ->
         assert await exec_gate.mark_archived_output(conn, [row.id], NOW) == [row.id]
         assert await exec_queries.with_output(conn, [row.id]) == set()
         assert await exec_queries.with_home(conn, [workspace_id]) == set()
-        assert await exec_gate.remove_expired(conn, NOW) == 0
-        assert await exec_gate.remove_expired(conn, NOW + timedelta(seconds=1)) == 1
+        assert await exec_gate.remove_expired(conn, NOW, NOW) == 0
+        assert await exec_gate.remove_expired(conn, NOW + timedelta(seconds=1), NOW) == 1
         found = await conn.scalar(select(workspaces.c.id).where(workspaces.c.id == workspace_id))
     assert found == workspace_id
 
@@ -218,3 +218,77 @@ async def test_many_commands_of_a_token_within_an_hour_have_two_entries(engine: 
     await insert(engine, workspace_id, other)
     await insert(engine, workspace_id, PROGRAM, now=NOW + timedelta(hours=1))
     assert [actor for actor, _, _ in (await entries(engine, workspace_id))[2:]] == [other.name, PROGRAM.name]
+
+
+async def kept_output(engine: AsyncEngine, exec_id: str) -> set[str]:
+    async with engine.connect() as conn:
+        return await exec_queries.with_output(conn, [exec_id])
+
+
+async def test_a_key_answers_for_a_day_although_the_command_expires(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    row, _ = await insert(engine, workspace_id, key="k", body_hash=b"a")
+    await end(engine, row)
+    expired = NOW + timedelta(minutes=1)
+    async with engine.begin() as conn:
+        assert await exec_gate.remove_expired(conn, expired, expired) == 1
+        assert await exec_gate.remove_expired(conn, expired, expired) == 0, "nothing more to do"
+    assert await kept_output(engine, row.id) == set()
+    again, is_new = await insert(engine, workspace_id, key="k", body_hash=b"a", now=expired)
+    assert (again.id, again.output_removed, is_new) == (row.id, True, False)
+    async with engine.begin() as conn:
+        assert await exec_gate.remove_expired(conn, expired, NOW + timedelta(days=1)) == 1
+        assert await exec_queries.find(conn, workspace_id, row.id) is None
+
+
+async def test_a_key_answers_for_a_day_although_newer_commands_need_room(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exec_gate, "KEPT_PER_WORKSPACE", 2)
+    workspace_id = await running_workspace(engine)
+    row, _ = await insert(engine, workspace_id, key="k", body_hash=b"a")
+    await end(engine, row)
+    for _ in range(3):
+        await end(engine, (await insert(engine, workspace_id))[0])
+    assert await kept_output(engine, row.id) == set()
+    assert (await insert(engine, workspace_id, key="k", body_hash=b"a"))[0].id == row.id
+    await insert(engine, workspace_id, now=NOW + timedelta(days=1))
+    async with engine.connect() as conn:
+        assert await exec_queries.find(conn, workspace_id, row.id) is None
+
+
+async def test_the_keys_of_a_day_are_limited(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exec_gate, "KEYS_PER_WORKSPACE", 2)
+    workspace_id = await running_workspace(engine)
+    for key in ("a", "b"):
+        await insert(engine, workspace_id, key=key, body_hash=b"x")
+    with pytest.raises(TooManyRequests, match="with a key"):
+        await insert(engine, workspace_id, key="c", body_hash=b"x")
+    assert not (await insert(engine, workspace_id, key="a", body_hash=b"x"))[1], (
+        "a repeated call is no new one"
+    )
+    await insert(engine, workspace_id)
+    await insert(engine, workspace_id, key="c", body_hash=b"x", now=NOW + timedelta(days=1))
+
+
+async def test_a_key_is_known_for_a_day(engine: AsyncEngine) -> None:
+    """Until then a repeated call wakes nothing. Later it starts another command."""
+    workspace_id = await running_workspace(engine)
+    for key, age, is_known in (("old", timedelta(days=1), False), ("new", timedelta(hours=23), True)):
+        await insert(engine, workspace_id, key=key, body_hash=b"x", now=NOW - age)
+        async with engine.connect() as conn:
+            assert await exec_queries.has_key(conn, workspace_id, PERSON.id, key) is is_known
+
+
+async def test_lists_do_not_read_long_commands(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    short, _ = await insert(engine, workspace_id, command=["a"])
+    long, _ = await insert(engine, workspace_id, command=["a", "x" * 1024])
+    assert long.command == ["a", "x" * 1024]
+    async with engine.connect() as conn:
+        listed = await exec_queries.newest(conn, workspace_id)
+        alive = await exec_queries.alive(conn, BACKENDS.instance)
+        found = await exec_queries.find(conn, workspace_id, long.id)
+    assert listed == [replace(long, command=[], command_omitted=True), short]
+    assert [(row.command, row.command_omitted) for row in alive] == [([], True)] * 2
+    assert found == long

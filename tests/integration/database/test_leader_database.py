@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.coordinator.leader_interfaces import LeaderDatabase
@@ -16,6 +17,7 @@ from codehub.database.engine import open_pool
 from codehub.database.gateway_reports import GatewayRegistry
 from codehub.database.leader_database import PostgresLeaderDatabase, VersionConflict
 from codehub.database.leadership import LOCK_TIMEOUT, StaleLeader, campaign
+from codehub.database.tables import workspaces
 from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.gc import StoredArchive
 from codehub.domain.observation import ArchiveFact
@@ -353,8 +355,37 @@ async def test_what_is_kept_of_commands_follows_their_rows(postgres: Backend, en
             {"id": archived.id},
         )
     now, database = datetime.now(UTC), postgres.database
-    assert await database.remove_expired_execs(now - RETENTION) == 1
+    assert await database.remove_expired_execs(now - RETENTION, now) == 1
     assert await database.wanted_execs(["a", "b", old, "unknown"], now) == {"a"}
     assert await database.without_home([kept.id, archived.id, "unknown"]) == {archived.id, "unknown"}
+    for workspace_id, expected in ((kept.id, False), (archived.id, True), ("unknown", True)):
+        async with database.locked_without_home(workspace_id) as has_no_home:
+            assert has_no_home is expected
     with pytest.raises(StaleLeader):
-        await postgres.earlier.remove_expired_execs(now)
+        await postgres.earlier.remove_expired_execs(now, now)
+
+
+async def test_nothing_starts_a_workspace_while_what_is_kept_of_it_is_set_aside(
+    postgres: Backend, engine: AsyncEngine
+) -> None:
+    workspace = await postgres.create()
+    async with engine.begin() as conn:
+        archived = update(workspaces).where(workspaces.c.id == workspace.id)
+        await conn.execute(archived.values(phase="ARCHIVED", desired_state="ARCHIVED"))
+
+    async def start() -> None:
+        async with engine.begin() as conn:
+            await conn.execute(text("SET LOCAL lock_timeout = 1"))
+            started = update(workspaces).where(workspaces.c.id == workspace.id)
+            await conn.execute(started.values(desired_state="RUNNING"))
+
+    async with postgres.database.locked_without_home(workspace.id) as has_no_home:
+        assert has_no_home
+        with pytest.raises(DBAPIError, match="lock timeout"):
+            await start()
+    await start()
+    async with postgres.database.locked_without_home(workspace.id) as has_no_home:
+        assert not has_no_home
+    with pytest.raises(StaleLeader):
+        async with postgres.earlier.locked_without_home(workspace.id):
+            raise AssertionError("a former leader must not get here")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import RowMapping, insert, select, text
+from sqlalchemy import RowMapping, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database import migrate, schema_version
@@ -29,6 +29,7 @@ from codehub.database.tables import (
     timeline,
     tokens,
     users,
+    workspaces,
 )
 from tests.integration.database.conftest import create
 from tests.waiting import PATIENCE
@@ -108,6 +109,22 @@ async def test_rows_survive_a_downgrade_and_an_upgrade(database_url: str, revisi
     await migrate.upgrade(database_url)
     assert await rows_of(database_url) == before
     assert await catalog_of(database_url) == schema
+
+
+async def test_a_downgrade_drops_a_restore_that_an_older_codehub_cannot_read(database_url: str) -> None:
+    engine = create_engine(database_url)
+    async with engine.begin() as conn:
+        await insert_a_row_of_each(conn)
+        request = {"kind": "restore", "actor": "one", "source": None, "archive_op_id": "a"}
+        await conn.execute(update(workspaces).values(request=request))
+    await engine.dispose()
+    await migrate.downgrade(database_url, "0012")
+    engine = create_engine(database_url)
+    async with engine.connect() as conn:
+        assert list(await conn.scalars(select(workspaces.c.request))) == [None]
+        last = await conn.scalar(select(timeline.c.message).order_by(timeline.c.id.desc()).limit(1))
+        assert "was dropped" in last
+    await engine.dispose()
 
 
 async def test_all_migrations_can_be_undone_and_repeated(empty_database_url: str) -> None:

@@ -191,7 +191,7 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     ),
     "the commands that run": (lambda conn: exec_queries.alive(conn, "process"), {"ix_execs_alive"}),
     "the commands to forget": (
-        lambda conn: exec_gate.remove_expired(conn, NEWEST - timedelta(days=13)),
+        lambda conn: exec_gate.remove_expired(conn, NEWEST - timedelta(days=13), NEWEST),
         {"ix_execs_ended"},
     ),
     "a timeline": (lambda conn: workspace_queries.timeline_of(conn, WORKSPACE), {"ix_timeline_workspace"}),

@@ -263,6 +263,27 @@ async def test_a_background_process_keeps_writing_after_its_command(fixture: Run
     )
 
 
+ENDLESS = "setsid sh -c 'trap \"\" TERM; while :; do echo more; sleep 0.02; done' & echo early"
+
+
+@pytest.mark.parametrize("by", ["kill", "timeout"])
+async def test_what_a_command_leaves_in_the_background_is_killed(fixture: RuntimeFixture, by: str) -> None:
+    await fixture.started("w1")
+    limits = {"timeout_seconds": 0.5, "kill_after_seconds": 0.1} if by == "timeout" else {}
+    directory = await start(fixture, "w1", shell(ENDLESS, **limits))
+    record = await record_of(directory)
+    assert record.state is ExecState.EXITED and record.monitor.is_alive()
+    if by == "kill":
+        await exec_client.control(directory, "kill", reason="Deleted")
+    await eventually(
+        lambda: asyncio.to_thread(ProcessId.is_alive, record.monitor),
+        "its monitor to end",
+        lambda alive: not alive,
+    )
+    assert "echo more" not in await fixture.inside("w1", "cat /proc/[0-9]*/cmdline")
+    assert directory.read_record() == record
+
+
 @pytest.mark.parametrize("exec_id", ["", "..", "../w2", "a/b", "a\0b"])
 async def test_the_id_of_a_command_names_no_other_directory(fixture: RuntimeFixture, exec_id: str) -> None:
     with pytest.raises(ValueError, match="not the id of a command"):

@@ -423,9 +423,10 @@ def a_cancel_loses_nothing(before: Workspace, observation: Observation, decision
     if decision.event is not TimelineEvent.CANCELLED:
         return True
     after = decision.after
+    waits_to_restore = before.desired_state is DesiredState.STANDBY and observation.deletion is None
     return (
         before.deleted_at is None
-        and not (before.operation is Operation.ARCHIVING and committed(before))
+        and not (before.operation is Operation.ARCHIVING and committed(before) and not waits_to_restore)
         and (after.error_count, after.error_reason) == (0, None)
         and (after.home_ctx, after.archive_key) == (before.home_ctx, before.archive_key)
         and decision.desired == oracle.level(after.conditions)

@@ -143,6 +143,15 @@ def test_only_an_archive_that_is_not_committed_can_be_cancelled(
     assert refused == (too_late or never)
 
 
+def test_an_archive_that_prepares_a_restore_can_be_cancelled_after_its_commit() -> None:
+    for request in (RESTORE_OLD, CANCEL):
+        item = workspace(
+            operation=Operation.ARCHIVING, archive_key=KEY, archive_op_id=ARCHIVE_OP, request=request,
+            desired_state=DesiredState.STANDBY,
+        )  # fmt: skip
+        assert outcome(lambda item=item: allowed_changes.check_cancel(item)) is None
+
+
 @pytest.mark.parametrize("archive_op_id", [OLD_ARCHIVE_OP, ARCHIVE_OP])
 def test_a_restore(archive_op_id: str) -> None:
     for base, phase in product(STATES, Phase):

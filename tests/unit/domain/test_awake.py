@@ -188,8 +188,11 @@ def test_the_sentences() -> None:
     both = Holds((command(),), (lease(HOUR),))
     assert "not before 2026-03-01 13:10 UTC" in explained(running(), both).reason
     assert explained(running(), Holds((), (lease(HOUR),))).reason == (
-        "Kept awake by a lease until 2026-03-01 13:00 UTC: nightly build."
+        "Kept awake by a lease until 2026-03-01 13:00 UTC: nightly build. "
+        "Stops at 2026-03-01 13:10 UTC if unused."
     )
+    short = command(timeout=HOUR + MINUTE)
+    assert "A command runs as well." in explained(running(), Holds((short,), (lease(HOUR),))).reason
     assert explained(running(keep_until=NOW + HOUR)).reason.startswith(
         "Kept running until 2026-03-01 13:00 UTC"
     )

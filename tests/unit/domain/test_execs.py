@@ -22,8 +22,8 @@ FAILED = workspace(phase=Phase.ERROR, desired_state=DesiredState.RUNNING)
 ROW = Exec(
     id="e", workspace_id="w", actor_id="u", actor_name="u", by_token=False, command=["true"], cwd="",
     tty=False, timeout_seconds=None, key=None, body_hash=None, state=ExecState.STARTING, reason=None,
-    exit_code=None, created_at=NOW, started_at=None, ended_at=None, seen_at=NOW, stdout_bytes=0,
-    stderr_bytes=0, dropped_bytes=0, output_removed=False,
+    exit_code=None, created_at=NOW, started_at=None, ended_at=None, seen_at=NOW, missing_since=None,
+    stdout_bytes=0, stderr_bytes=0, dropped_bytes=0, output_removed=False,
 )  # fmt: skip
 SEEN = ExecObservation(ExecState.RUNNING, NOW, None, None, None, 5, 0, 0)
 
@@ -63,8 +63,29 @@ def test_a_crash_between_row_and_start_ends_in_lost() -> None:
 
 def test_a_running_command_that_the_runtime_does_not_know_is_lost_after_a_while() -> None:
     running = replace(ROW, state=ExecState.RUNNING)
-    assert refreshed(running, None, NOW + timedelta(minutes=4)) == {}
-    assert refreshed(running, None, NOW + timedelta(minutes=6))["reason"] == "NotFound"
+    first = NOW + timedelta(hours=1)
+    assert refreshed(running, None, first) == {"missing_since": first}, "one look is not enough"
+    missing = replace(running, missing_since=first)
+    assert refreshed(missing, None, first + timedelta(minutes=4)) == {}
+    assert refreshed(missing, None, first + timedelta(minutes=6))["reason"] == "NotFound"
+    assert refreshed(missing, SEEN, first + timedelta(minutes=6))["missing_since"] is None
+
+
+def test_a_quiet_terminal_is_not_lost_by_one_missed_look() -> None:
+    quiet = replace(ROW, state=ExecState.RUNNING, tty=True, stdout_bytes=5)
+    later = NOW + timedelta(hours=3)
+    assert "state" not in refreshed(quiet, None, later)
+    assert refreshed(quiet, SEEN, later)["seen_at"] == NOW, "and it does not keep its workspace awake"
+
+
+@pytest.mark.parametrize("state", [ExecState.STARTING, ExecState.RUNNING])
+def test_a_command_whose_record_is_damaged_is_not_lost_for_a_day(state: ExecState) -> None:
+    row = replace(ROW, state=state)
+    assert refreshed(row, None, NOW, is_unreadable=True) == {"missing_since": NOW}
+    row = replace(row, missing_since=NOW)
+    for hours, is_lost in ((23, False), (25, True)):
+        changes = refreshed(row, None, NOW + timedelta(hours=hours), is_unreadable=True)
+        assert (changes.get("state") is ExecState.LOST) is is_lost
 
 
 def test_an_end_is_recorded_with_its_time() -> None:

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from codehub.domain.allowed_changes import archive_committed, check_cancel
 from codehub.domain.archive_keys import archive_key, archive_op_id_of
 from codehub.domain.observation import Observation
 from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.workspace import PendingRequest, RequestKind
-from tests.unit.domain.builders import ID, RECOVER, UNKNOWN
+from tests.unit.domain.builders import CANCEL, ID, RECOVER, UNKNOWN
 from tests.unit.domain.test_transitions import (
     FAULTS,
     Fault,
@@ -102,6 +103,52 @@ def test_a_restore_waits_while_the_chosen_archive_cannot_be_checked() -> None:
         assert committed or unfinished or controller.world.home == home
         controller.run_until_idle(watch_for_loss(controller))
         assert_restored(controller)
+
+
+def test_a_restore_that_waits_for_the_chosen_archive_can_be_cancelled() -> None:
+    def hide(observation: Observation) -> Observation:
+        return replace(observation, chosen=UNKNOWN)
+
+    committed = 0
+    for position in range(steps_of("STANDBY")):
+        controller = with_fault("STANDBY", position, no_fault)
+        home, present = controller.world.home, controller.world.written
+        for _ in range(20):
+            controller.distort = hide
+            controller.step()
+        row = controller.workspace
+        if row.archive_to_restore is None or home is None or controller.world.home != home:
+            continue
+        committed += archive_committed(row)
+        check_cancel(row)
+        controller.request(CANCEL)
+        controller.run_until_idle(watch_for_loss(controller))
+        after = controller.workspace
+        assert (after.request, after.error_reason, after.phase) == (None, None, Phase.STANDBY)
+        assert controller.world.home is not None
+        assert controller.world.home.version == present
+    assert committed > 0
+
+
+def test_a_cancel_while_the_home_is_removed_leaves_it_in_its_archive() -> None:
+    removing = 0
+    for position in range(steps_of("STANDBY")):
+        controller = with_fault("STANDBY", position, no_fault)
+        world, key = controller.world, controller.workspace.archive_key
+        jobs = [job for job in world.jobs if job.endswith("-delete")]
+        if not jobs or controller.workspace.operation is not Operation.ARCHIVING:
+            continue
+        removing += 1
+        check_cancel(controller.workspace)
+        controller.request(CANCEL)
+        controller.run_until_idle(watch_for_loss(controller))
+        after = controller.workspace
+        assert (after.request, after.error_reason) == (None, None)
+        assert after.phase.value == after.desired_state
+        assert after.archive_key == key, "the chosen archive replaces nothing"
+        assert world.archives[archive_op_id_of(key or "")] == world.written
+        assert world.home is None or world.home.generation.archive_key == key, "the removal went on"
+    assert removing > 0
 
 
 def test_a_chosen_archive_that_vanishes_costs_no_home() -> None:

@@ -6,12 +6,13 @@ interface Props {
   value: string;
   onInput: (value: string) => void;
   isNew?: boolean;
+  isRepeated?: boolean;
   testId: string;
 }
 
-export function PasswordField({ label, value, onInput, isNew = false, testId }: Props) {
+export function PasswordField({ label, value, onInput, isNew = false, isRepeated = false, testId }: Props) {
   return (
-    <Field label={label} hint={isNew ? messages.value.account.rule : undefined}>
+    <Field label={label} hint={isNew && !isRepeated ? messages.value.account.rule : undefined}>
       {(ids) => (
         <input
           {...ids}

@@ -38,7 +38,13 @@ export function standbySentence(standby: Standby, nowMilliseconds: number): stri
         .filter(Boolean)
         .join(" ");
     case "lease":
-      return text.lease(at(standby.until), standby.lease_reason ?? "");
+      return [
+        text.lease(at(standby.until), standby.lease_reason ?? ""),
+        standby.commands ? text.commandsToo(standby.commands) : "",
+        standby.at ? text.pausesAt(at(standby.at)) : "",
+      ]
+        .filter(Boolean)
+        .join(" ");
     case "kept":
       return text.kept(at(standby.until));
     case "limit":

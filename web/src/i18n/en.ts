@@ -101,8 +101,11 @@ export const en = {
         : `Running ${n} commands since ${since}; pauses ${ttl} after the last one ends.`,
     notBefore: (at: string) => `Not before ${at}.`,
     atTheLatest: (at: string) => `At the latest at ${at}.`,
-    lease: (until: string, reason: string) => `Kept awake by a lease until ${until}: ${reason}`,
-    kept: (until: string) => `Kept running until ${until}, because someone extended it`,
+    lease: (until: string, reason: string) => `Kept awake by a lease until ${until}: ${reason}.`,
+    commandsToo: (n: number) => (n === 1 ? "A command runs as well." : `${n} commands run as well.`),
+    pausesAt: (at: string) => `Pauses at ${at} if unused.`,
+    kept: (until: string) =>
+      `Kept running until ${until}, because someone extended it. Then it pauses if unused.`,
     limit: (since: string, until: string, at: string) =>
       `No person has used it since ${since}. Programs keep it awake until ${until} and no longer. Pauses at ${at}.`,
   },
@@ -246,7 +249,7 @@ export const en = {
   },
   docs: {
     title: "API",
-    text: "The dashboard uses only these calls. A program signs in with POST /api/v1/login and keeps the cookie.",
+    text: "The dashboard uses only these calls. A program sends an API token, which you make on the page of your account.",
     request: "Request",
     response: "Response",
     nothing: "Nothing",

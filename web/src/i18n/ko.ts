@@ -95,18 +95,20 @@ export const ko: Messages = {
       n === 1
         ? `${since}부터 명령 실행 중. 명령이 끝나고 ${ttl} 후 일시 중지됩니다.`
         : `${since}부터 명령 ${n}개 실행 중. 마지막 명령이 끝나고 ${ttl} 후 일시 중지됩니다.`,
-    notBefore: (at) => `${at} 전에는 중지되지 않습니다.`,
-    atTheLatest: (at) => `늦어도 ${at}에는 중지됩니다.`,
-    lease: (until, reason) => `임대로 ${until}까지 실행 유지: ${reason}`,
-    kept: (until) => `연장되어 ${until}까지 실행 유지`,
+    notBefore: (at) => `${at} 전에는 일시 중지되지 않습니다.`,
+    atTheLatest: (at) => `늦어도 ${at}에는 일시 중지됩니다.`,
+    lease: (until, reason) => `${until}까지 실행 유지가 예약됨: ${reason}.`,
+    commandsToo: (n) => (n === 1 ? "명령도 실행 중입니다." : `명령 ${n}개도 실행 중입니다.`),
+    pausesAt: (at) => `사용하지 않으면 ${at}에 일시 중지됩니다.`,
+    kept: (until) => `연장되어 ${until}까지 실행이 유지됩니다. 그 뒤에는 사용하지 않으면 일시 중지됩니다.`,
     limit: (since, until, at) =>
       `${since} 이후 사용한 사람이 없습니다. 프로그램만으로는 ${until}까지만 실행이 유지됩니다. ${at}에 일시 중지됩니다.`,
   },
   leases: {
-    title: "임대",
+    title: "실행 유지 예약",
     until: (time) => `${time}까지`,
     delete: "삭제",
-    deleteOf: (reason) => `임대 삭제: ${reason}`,
+    deleteOf: (reason) => `실행 유지 예약 삭제: ${reason}`,
   },
   actions: {
     open: "열기",
@@ -240,7 +242,7 @@ export const ko: Messages = {
   },
   docs: {
     title: "API",
-    text: "대시보드의 모든 기능은 이 호출로 이루어집니다. 프로그램은 POST /api/v1/login으로 로그인하고 쿠키를 보관합니다.",
+    text: "대시보드의 모든 기능은 이 호출로 이루어집니다. 프로그램에서는 계정 페이지에서 만든 API 토큰을 보내세요.",
     request: "요청",
     response: "응답",
     nothing: "없음",

@@ -66,7 +66,14 @@ function PasswordForm() {
     <form onSubmit={submit}>
       <PasswordField label={text.current} value={current} onInput={setCurrent} testId="password-current" />
       <PasswordField label={text.next} value={next} onInput={setNext} isNew testId="password-new" />
-      <PasswordField label={text.repeat} value={repeat} onInput={setRepeat} isNew testId="password-repeat" />
+      <PasswordField
+        label={text.repeat}
+        value={repeat}
+        onInput={setRepeat}
+        isNew
+        isRepeated
+        testId="password-repeat"
+      />
       {mismatch && (
         <p class="note note-error" role="alert">
           {text.mismatch}

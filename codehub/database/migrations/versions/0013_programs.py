@@ -33,6 +33,17 @@ TRIGGERS = (
     "FOR EACH ROW EXECUTE FUNCTION tell_holds_changed()",
 )
 
+# An older CodeHub cannot read a row with this request, and would leave the workspace alone for good.
+DROP_RESTORES = """
+    WITH dropped AS (
+        UPDATE workspaces SET request = NULL WHERE request ->> 'kind' = 'restore' RETURNING id
+    )
+    INSERT INTO timeline (workspace_id, at, actor, event, message)
+    SELECT id, now(), 'controller', 'cancelled',
+        'The restore of the chosen archive was dropped, because an older CodeHub is about to be installed.'
+    FROM dropped
+"""
+
 
 def upgrade() -> None:
     time = sa.DateTime(timezone=True)
@@ -96,6 +107,7 @@ def upgrade() -> None:
         sa.Column("started_at", time, nullable=True),
         sa.Column("ended_at", time, nullable=True),
         sa.Column("seen_at", time, nullable=False),
+        sa.Column("missing_since", time, nullable=True),
         sa.Column("stdout_bytes", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("stderr_bytes", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("dropped_bytes", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
@@ -141,6 +153,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.execute(DROP_RESTORES)
     op.execute("DROP TRIGGER tell_holds_changed ON workspaces")
     op.execute("DROP FUNCTION tell_holds_changed()")
     op.drop_column("timeline", "count")

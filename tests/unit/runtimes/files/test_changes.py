@@ -60,6 +60,22 @@ async def test_a_directory_is_only_deleted_with_its_content_on_request(tmp_path:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("recursive", [True, False])
+async def test_the_home_and_what_holds_it_are_not_deleted_by_any_name(
+    tmp_path: Path, recursive: bool
+) -> None:
+    home = tmp_path / "above/home"
+    home.mkdir(parents=True)
+    (home / "file").touch()
+    (tmp_path / "link").symlink_to("above")
+    async with file_session(home) as session:
+        for path in (home, tmp_path / "above", tmp_path / "link/home", "../home", "../../above"):
+            request = DeleteRequest(os.fsencode(path), recursive=recursive)
+            assert await refusal(session, request) is FileCode.INVALID
+            assert await refusal(session, MoveRequest(request.path, b"x")) is FileCode.INVALID
+    assert os.listdir(home) == ["file"]
+
+
 async def test_a_delete_can_require_an_etag(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     async with file_session(tmp_path) as session:

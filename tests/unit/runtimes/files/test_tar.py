@@ -227,3 +227,18 @@ async def test_a_directory_that_cannot_be_read_ends_the_download(tmp_path: Path)
     async with file_session(tmp_path) as session:
         with pytest.raises(FileRefused, match="cannot be read"):
             await content(await session.download(b""))
+
+
+@pytest.mark.parametrize("last", [b"", b"\0" * 511])
+async def test_an_upload_that_ends_between_two_entries_is_no_complete_one(
+    tmp_path: Path, last: bytes
+) -> None:
+    """The client's tar has ended early: what it sent is there, and the client learns of it."""
+    data = tar_of(member("sub", tarfile.DIRTYPE, mode=0o755), (member("sub/first"), b"x" * 512))
+    assert data[1536:2048] == bytes(512), "the end of the archive"
+    async with file_session(tmp_path) as session:
+        with pytest.raises(FileRefused, match="incomplete") as refusal:
+            await session.upload(b"", chunks(data[:1536] + last))
+        assert refusal.value.code is FileCode.INVALID
+        assert (tmp_path / "sub/first").read_bytes() == b"x" * 512
+        assert (await session.upload(b"", chunks(data[:2048]))).entries == 2, "one block of zeros is enough"
