@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import RowMapping, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database.tables import timeline, workspaces
@@ -58,16 +58,23 @@ async def record_repeated(
 
     `message` makes the sentence about a number of times.
     """
-    c = timeline.c
-    same = (c.workspace_id == workspace_id, c.actor == actor, c.event == event, c.at > at - TOGETHER)
-    query = select(c.id, c["count"]).where(*same).order_by(c.id.desc()).limit(1)
-    earlier = (await conn.execute(query)).mappings().first()
+    earlier = await find_recent(conn, workspace_id, at, actor=actor, event=event)
     if earlier is None:
         await record(conn, workspace_id, at, actor=actor, event=event, message=message(1))
         return
     count = earlier["count"] + 1
     values = {"count": count, "message": message(count)}
-    await conn.execute(update(timeline).where(c.id == earlier["id"]).values(**values))
+    await conn.execute(update(timeline).where(timeline.c.id == earlier["id"]).values(**values))
+
+
+async def find_recent(
+    conn: AsyncConnection, workspace_id: str, at: datetime, *, actor: str, event: str
+) -> RowMapping | None:
+    """Return id and count of the entry that what an actor repeats belongs to, or None."""
+    c = timeline.c
+    same = (c.workspace_id == workspace_id, c.actor == actor, c.event == event, c.at > at - TOGETHER)
+    query = select(c.id, c["count"]).where(*same).order_by(c.id.desc()).limit(1)
+    return (await conn.execute(query)).mappings().first()
 
 
 async def find_long(conn: AsyncConnection) -> list[str]:

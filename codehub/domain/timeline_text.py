@@ -26,6 +26,7 @@ BEGUN: Final = {
     Operation.CREATE_EMPTY_ARCHIVE: "Creating an empty archive.",
     Operation.DELETING: "Deleting the workspace.",
 }
+FILES_CHANGED: Final = "Changed files. Further changes within an hour have no entry."
 _FINISHED: Final = {
     Operation.PROVISIONING: "Prepared the home",
     Operation.RESTORING: "Restored the home",
