@@ -44,6 +44,8 @@ ANSWERS_AT_ONCE: Final = 8
 """Per user, of those that are made as a whole. Others wait, before they are made."""
 QUERIES_AT_ONCE: Final = 8
 """Per user. Two users with as many calls as they may have leave connections to others."""
+STARTS_AT_ONCE: Final = 4
+"""Commands of a user that start at a time. Each takes a thread, of THREADS for all users."""
 AGENTS_PER_USER: Final = 24
 AGENTS_PER_WORKSPACE: Final = 16
 """Calls about files under way. Each takes two processes of the workspace."""
@@ -156,6 +158,7 @@ def _make_services(
         OpenReaders(limited.labels("readers").inc),
         ConcurrencyLimit(QUERIES_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
         ConcurrencyLimit(ANSWERS_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
+        ConcurrencyLimit(STARTS_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
         make_files(commands),
         ConcurrencyLimit(AGENTS_PER_USER, AGENTS_WAITING, message, limited.labels("files").inc),
         ConcurrencyLimit(AGENTS_PER_WORKSPACE, AGENTS_WAITING, message, limited.labels("files").inc),

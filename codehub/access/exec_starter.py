@@ -41,16 +41,31 @@ async def start(
         key,
         None if key is None else _hash(request),
     )
-    actor = ExecActor(caller.user_id, caller.actor_name, is_person=not caller.is_token)
-    async with services.transaction(caller) as conn:
-        row, _ = await exec_gate.insert_exec(
-            conn, new, actor, max_alive=MAX_ALIVE, output_bytes=request.output_bytes, now=utc_now()
-        )
-        await check_credential(conn, caller)  # behind the wait for the row
-    if row.state is not ExecState.STARTING:
-        return await refresh_row(services.engine, services.commands, row)
-    # A client that goes away must not leave a row without a command.
-    return await asyncio.shield(_start_with_id(services, row, request))
+    # A client that goes away must neither leave a row without a command nor free the slot.
+    return await asyncio.shield(_insert_and_start(services, caller, new, request))
+
+
+def actor_of(caller: Credential) -> ExecActor:
+    return ExecActor(caller.user_id, caller.actor_name, is_person=not caller.is_token)
+
+
+async def _insert_and_start(
+    services: AccessServices, caller: Credential, new: NewExec, request: ExecRequest
+) -> Exec:
+    async with services.starts_per_user.slot(caller.user_id):
+        async with services.transaction(caller) as conn:
+            row, _ = await exec_gate.insert_exec(
+                conn,
+                new,
+                actor_of(caller),
+                max_alive=MAX_ALIVE,
+                output_bytes=request.output_bytes,
+                now=utc_now(),
+            )
+            await check_credential(conn, caller)  # behind the wait for the row
+        if row.state is not ExecState.STARTING:
+            return await refresh_row(services.engine, services.commands, row)
+        return await _start_with_id(services, row, request)
 
 
 async def _start_with_id(services: AccessServices, row: Exec, request: ExecRequest) -> Exec:

@@ -168,7 +168,7 @@ async def forget_command(
         _, row = await find_own_exec(conn, caller, workspace_id, exec_id)
     await kill(services, row)
     async with services.transaction(caller) as conn:
-        await exec_gate.forget(conn, row, now=utc_now())
+        await exec_gate.forget(conn, row, exec_starter.actor_of(caller), now=utc_now())
     return Response(status_code=204)
 
 

@@ -15,6 +15,8 @@ from codehub.access.permissions import check_credential
 from codehub.access.services import AccessServices
 from codehub.access.waker import wake
 from codehub.asgi.uvicorn_protocol import transport_of
+from codehub.clock import utc_now
+from codehub.database import file_changes
 from codehub.database.credentials import Credential
 from codehub.domain.problems import (
     FileConflict,
@@ -50,6 +52,7 @@ async def file_session(
     await wake(services, caller, workspace_id, waking.how, waking.within)
     if writes:
         await record_input(services, caller, workspace_id)
+        await _record_by_token(services, caller, workspace_id)
     async with (
         services.agents_per_user.slot(caller.user_id),
         services.agents_per_workspace.slot(workspace_id),
@@ -59,6 +62,12 @@ async def file_session(
         with answering_file_problems():
             async with services.files.open_files(workspace_id) as session:
                 yield session
+
+
+async def _record_by_token(services: AccessServices, caller: Credential, workspace_id: str) -> None:
+    if caller.is_token:
+        async with services.transaction(caller) as conn:
+            await file_changes.record_by_token(conn, workspace_id, actor=caller.actor_name, now=utc_now())
 
 
 @contextmanager

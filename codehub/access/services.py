@@ -35,6 +35,8 @@ class AccessServices:
     """Leaves connections to PostgreSQL to other users."""
     answers_per_user: ConcurrencyLimit
     """Leaves memory to other users."""
+    starts_per_user: ConcurrencyLimit
+    """Leaves threads to other users: a slow container keeps the start of a command waiting."""
     files: FileRuntime
     agents_per_user: ConcurrencyLimit
     agents_per_workspace: ConcurrencyLimit

@@ -8,12 +8,13 @@ decision made before fails its comparison.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from sqlalchemy import case, delete, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from codehub.database import gate
+from codehub.database import gate, timeline
 from codehub.database.exec_queries import EXEC_COLUMNS, to_exec
 from codehub.database.index_predicates import ALIVE_EXECS
 from codehub.database.tables import execs, workspaces
@@ -29,6 +30,7 @@ from codehub.domain.execs import (
 )
 from codehub.domain.problems import InvalidState, TooManyRequests
 from codehub.domain.states import Phase
+from codehub.domain.timeline_text import commands_deleted, commands_started
 from codehub.ulids import new_id
 
 _ALIVE: Final = tuple(state.value for state in ALIVE)
@@ -94,6 +96,7 @@ async def insert_exec(
 
     The key of an earlier command returns that one, with False. A start counts as a use of the
     workspace. `output_bytes` is what is kept of each stream: the oldest ended commands make room.
+    The timeline shows the starts of tokens, without the commands.
     """
     workspace = await gate.lock_workspace(conn, new.workspace_id)
     if new.key is not None and (earlier := await _find_by_key(conn, new, actor, now)) is not None:
@@ -124,7 +127,13 @@ async def insert_exec(
         .returning(*EXEC_COLUMNS)
     )
     await gate.change_holds(conn, workspace, gate.used(workspace, now, by_person=actor.is_person), now)
-    return to_exec(made.mappings().one()), True
+    row = to_exec(made.mappings().one())
+    if not actor.is_person:
+        message = partial(commands_started, exec_id=row.id)
+        await timeline.record_repeated(
+            conn, workspace.id, now, actor=actor.name, event="command-started", message=message
+        )
+    return row, True
 
 
 async def _find_by_key(conn: AsyncConnection, new: NewExec, actor: ExecActor, now: datetime) -> Exec | None:
@@ -203,12 +212,17 @@ async def save_refreshed(
     return done.rowcount == 1
 
 
-async def forget(conn: AsyncConnection, row: Exec, *, now: datetime) -> None:
+async def forget(conn: AsyncConnection, row: Exec, actor: ExecActor, *, now: datetime) -> None:
     """Delete the row of a command. The coordinator then removes what is kept of it."""
     workspace = await gate.lock_workspace(conn, row.workspace_id)
-    await conn.execute(delete(execs).where(execs.c.id == row.id))
+    done = await conn.execute(delete(execs).where(execs.c.id == row.id))
     if row.state.is_alive:
         await gate.change_holds(conn, workspace, {}, now)
+    if done.rowcount and not actor.is_person:
+        message = partial(commands_deleted, exec_id=row.id)
+        await timeline.record_repeated(
+            conn, workspace.id, now, actor=actor.name, event="command-deleted", message=message
+        )
 
 
 async def remove_expired(conn: AsyncConnection, ended_before: datetime, now: datetime) -> int:

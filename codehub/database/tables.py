@@ -352,6 +352,7 @@ timeline = Table(
     Column("event", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("operation", Text),
+    Column("count", Integer, nullable=False, server_default=text("1")),
     Index("ix_timeline_workspace", "workspace_id", "id"),
 )
 

@@ -1,9 +1,10 @@
 """Timelines of workspaces: events with their time, actor and message."""
 
-from datetime import datetime
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import RowMapping, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database.tables import timeline, workspaces
@@ -11,6 +12,8 @@ from codehub.domain.states import Operation
 
 KEPT: Final = 500
 """Newest entries of a workspace that are kept: more than are shown."""
+TOGETHER: Final = timedelta(hours=1)
+"""What an actor repeats within this time has one entry, with a count."""
 REMOVE_OLDER: Final = """
     DELETE FROM timeline WHERE id = ANY(ARRAY(
         SELECT id FROM timeline WHERE workspace_id = :workspace_id AND id <= (
@@ -40,6 +43,38 @@ async def record(
             operation=None if operation is Operation.NONE else operation.value,
         )
     )
+
+
+async def record_repeated(
+    conn: AsyncConnection,
+    workspace_id: str,
+    at: datetime,
+    *,
+    actor: str,
+    event: str,
+    message: Callable[[int], str],
+) -> None:
+    """Record what a program may do often. The caller has locked the workspace.
+
+    `message` makes the sentence about a number of times.
+    """
+    earlier = await find_recent(conn, workspace_id, at, actor=actor, event=event)
+    if earlier is None:
+        await record(conn, workspace_id, at, actor=actor, event=event, message=message(1))
+        return
+    count = earlier["count"] + 1
+    values = {"count": count, "message": message(count)}
+    await conn.execute(update(timeline).where(timeline.c.id == earlier["id"]).values(**values))
+
+
+async def find_recent(
+    conn: AsyncConnection, workspace_id: str, at: datetime, *, actor: str, event: str
+) -> RowMapping | None:
+    """Return id and count of the entry that what an actor repeats belongs to, or None."""
+    c = timeline.c
+    same = (c.workspace_id == workspace_id, c.actor == actor, c.event == event, c.at > at - TOGETHER)
+    query = select(c.id, c["count"]).where(*same).order_by(c.id.desc()).limit(1)
+    return (await conn.execute(query)).mappings().first()
 
 
 async def find_long(conn: AsyncConnection) -> list[str]:

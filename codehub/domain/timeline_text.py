@@ -26,6 +26,7 @@ BEGUN: Final = {
     Operation.CREATE_EMPTY_ARCHIVE: "Creating an empty archive.",
     Operation.DELETING: "Deleting the workspace.",
 }
+FILES_CHANGED: Final = "Changed files. Further changes within an hour have no entry."
 _FINISHED: Final = {
     Operation.PROVISIONING: "Prepared the home",
     Operation.RESTORING: "Restored the home",
@@ -48,6 +49,19 @@ def lease_begun(lease: Lease) -> str:
 
 def lease_ended(lease: Lease) -> str:
     return f"No longer kept awake by a lease: {lease.reason}"
+
+
+def commands_started(count: int, exec_id: str) -> str:
+    """Return the sentence about commands that a token started, within the time of one entry."""
+    if count == 1:
+        return f"Started the command {exec_id}."
+    return f"Started {count} commands within an hour, the last one {exec_id}."
+
+
+def commands_deleted(count: int, exec_id: str) -> str:
+    if count == 1:
+        return f"Deleted the command {exec_id}."
+    return f"Deleted {count} commands within an hour, the last one {exec_id}."
 
 
 def _duration(took: timedelta) -> str:

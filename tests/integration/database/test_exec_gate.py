@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from codehub.database import exec_gate, exec_queries, gate
 from codehub.database.exec_gate import ExecActor, NewExec
-from codehub.database.tables import workspaces
+from codehub.database.tables import timeline, workspaces
 from codehub.domain.execs import KEPT_BYTES_PER_WORKSPACE, KEPT_PER_WORKSPACE, Exec, ExecState
 from codehub.domain.problems import InvalidState, OperationInProgress, Problem, TooManyRequests
 from codehub.domain.states import DesiredState, Phase
@@ -173,6 +173,51 @@ async def test_output_of_archived_workspaces_is_not_kept(engine: AsyncEngine) ->
         assert await exec_gate.remove_expired(conn, NOW + timedelta(seconds=1), NOW) == 1
         found = await conn.scalar(select(workspaces.c.id).where(workspaces.c.id == workspace_id))
     assert found == workspace_id
+
+
+async def entries(engine: AsyncEngine, workspace_id: str) -> list[tuple[str, str, str]]:
+    """Return the timeline but for its first entry, that of the creation."""
+    c = timeline.c
+    query = select(c.actor, c.event, c.message).where(c.workspace_id == workspace_id).order_by(c.id)
+    async with engine.connect() as conn:
+        return [(row.actor, row.event, row.message) for row in (await conn.execute(query)).all()[1:]]
+
+
+async def forget(engine: AsyncEngine, row: Exec, actor: ExecActor) -> None:
+    async with engine.begin() as conn:
+        await exec_gate.forget(conn, row, actor, now=NOW)
+
+
+async def test_the_timeline_tells_what_commands_a_token_started_and_deleted(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    by_person, _ = await insert(engine, workspace_id, PERSON)
+    await forget(engine, (await insert(engine, workspace_id, PERSON))[0], PERSON)
+    assert await entries(engine, workspace_id) == []
+    row, _ = await insert(
+        engine, workspace_id, PROGRAM, command=["echo", "a secret"], key="k", body_hash=b"h"
+    )
+    await insert(engine, workspace_id, PROGRAM, key="k", body_hash=b"h")
+    await forget(engine, by_person, PROGRAM)
+    await forget(engine, by_person, PROGRAM)
+    assert await entries(engine, workspace_id) == [
+        (PROGRAM.name, "command-started", f"Started the command {row.id}."),
+        (PROGRAM.name, "command-deleted", f"Deleted the command {by_person.id}."),
+    ]
+
+
+async def test_many_commands_of_a_token_within_an_hour_have_two_entries(engine: AsyncEngine) -> None:
+    workspace_id = await running_workspace(engine)
+    for _ in range(20):
+        row, _ = await insert(engine, workspace_id, PROGRAM)
+        await forget(engine, row, PROGRAM)
+    assert await entries(engine, workspace_id) == [
+        (PROGRAM.name, "command-started", f"Started 20 commands within an hour, the last one {row.id}."),
+        (PROGRAM.name, "command-deleted", f"Deleted 20 commands within an hour, the last one {row.id}."),
+    ]
+    other = replace(PROGRAM, name="one (token other)")
+    await insert(engine, workspace_id, other)
+    await insert(engine, workspace_id, PROGRAM, now=NOW + timedelta(hours=1))
+    assert [actor for actor, _, _ in (await entries(engine, workspace_id))[2:]] == [other.name, PROGRAM.name]
 
 
 async def kept_output(engine: AsyncEngine, exec_id: str) -> set[str]:

@@ -24,6 +24,7 @@ from codehub.database import (
     lease_gate,
     lockout,
     sessions,
+    timeline,
     tokens,
     ttl_queries,
     workspace_queries,
@@ -193,6 +194,10 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     "the commands to forget": (
         lambda conn: exec_gate.remove_expired(conn, NEWEST - timedelta(days=13), NEWEST),
         {"ix_execs_ended"},
+    ),
+    "a recent entry of a timeline": (
+        lambda conn: timeline.find_recent(conn, WORKSPACE, NEWEST, actor="a (token ci)", event="x"),
+        {"ix_timeline_workspace"},
     ),
     "a timeline": (lambda conn: workspace_queries.timeline_of(conn, WORKSPACE), {"ix_timeline_workspace"}),
 }

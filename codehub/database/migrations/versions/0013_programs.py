@@ -55,6 +55,7 @@ def upgrade() -> None:
     op.execute("UPDATE sessions SET password_at = created_at")
     op.add_column("workspaces", sa.Column("person_access_at", time))
     op.add_column("workspaces", sa.Column("holds_changed_at", time))
+    op.add_column("timeline", sa.Column("count", sa.Integer(), server_default=sa.text("1"), nullable=False))
     op.create_index(
         "ix_workspaces_without_person",
         "workspaces",
@@ -155,6 +156,7 @@ def downgrade() -> None:
     op.execute(DROP_RESTORES)
     op.execute("DROP TRIGGER tell_holds_changed ON workspaces")
     op.execute("DROP FUNCTION tell_holds_changed()")
+    op.drop_column("timeline", "count")
     op.drop_table("leases")
     op.drop_table("execs")
     op.drop_table("tokens")
