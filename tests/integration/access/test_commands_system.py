@@ -389,7 +389,7 @@ def test_a_cut_off_request_neither_closes_the_input_nor_stays(workspace: Workspa
     access = Path("/proc", str(workspace.system.pids()["access"]), "fd")
     before = len(list(access.iterdir()))
     for _ in range(30):
-        cut_off(workspace, exec_id, bytes(1 << 20))
+        cut_off(workspace, exec_id, bytes(64 << 10))
     wait_for(lambda: len(list(access.iterdir())) < before + 10, "the calls to end")
     assert workspace.exec(exec_id)["state"] == "running"
     workspace.start("touch go")
