@@ -76,6 +76,8 @@ class NewCommand(RequestBody):
         return Wake.START if self.wake else Wake.NO
 
     def to_request(self, settings: Settings) -> ExecRequest:
+        if isinstance(self.command, str) and not self.command.strip():
+            raise ValidationFailed("command: it is empty.")
         command = ["/bin/sh", "-lc", self.command] if isinstance(self.command, str) else self.command
         _check_texts(command, self.cwd, self.key or "")
         check_environment(self.env)

@@ -17,7 +17,7 @@ class Problem(Exception):  # noqa: N818 - as in RFC 9457, problem details
 class Unauthorized(Problem):
     """Request without a valid session or password."""
 
-    default_message = "Sign in first."
+    default_message = "Sign in first, or send an API token in the field Authorization: Bearer."
     code, status = "UNAUTHORIZED", 401
 
 

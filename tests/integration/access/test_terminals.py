@@ -47,7 +47,7 @@ class Shell:
 
 
 class Client:
-    """A client of a terminal. One that does not read blocks whoever sends to it."""
+    """A client of a terminal. If it does not read, sending to it blocks."""
 
     def __init__(self, fixture: Fixture, exec_id: str, *, reads: bool) -> None:
         self.received: list[Any] = []
