@@ -53,12 +53,36 @@ async def send_input(directory: ExecDirectory, chunks: AsyncIterator[bytes], *, 
     """
     async with connect(directory) as (reader, writer):
         writer.write(_line("stdin", {"close": close}))
-        async for chunk in chunks:
-            if chunk and not await _sent(writer, frame(chunk)):
-                break
-        else:
-            await _sent(writer, frame(b""))
+        async with contextlib.aclosing(_frames(chunks)) as frames:
+            async for data in frames:
+                if not await _sent(writer, data):
+                    break
         await _answer(reader, within=None)
+
+
+async def _frames(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the chunks as frames, the last one together with the end if that follows at once.
+
+    A command that reads one line and exits would otherwise have ended before the end mark arrives, and
+    the sender could not tell that it has taken everything.
+    """
+    held = b""
+    while True:
+        following = asyncio.ensure_future(anext(chunks, None))
+        try:
+            await asyncio.sleep(0)  # now it is done, if it needs not wait
+            if held and not following.done():
+                yield frame(held)
+                held = b""
+            chunk = await following
+        finally:
+            following.cancel()
+        if chunk is None:
+            break
+        if held and chunk:
+            yield frame(held)
+        held = chunk or held
+    yield (frame(held) if held else b"") + frame(b"")
 
 
 async def _sent(writer: asyncio.StreamWriter, data: bytes) -> bool:
