@@ -54,7 +54,6 @@ ManageCaller = Annotated[Credential, Depends(_permitted(Scope.MANAGE))]
 ManageOrAdminCaller = Annotated[Credential, Depends(_permitted(Scope.MANAGE, or_admin=True))]
 """For what admins may do with any workspace: stop, recover, delete and undelete."""
 UseCaller = Annotated[Credential, Depends(_permitted(Scope.USE))]
-ManageAndUseCaller = Annotated[Credential, Depends(_permitted(Scope.MANAGE, Scope.USE))]
 AdminAccountCaller = Annotated[Credential, Depends(_permitted(Scope.ADMIN, session_only=True))]
 """An admin's session. For passwords and tokens of accounts."""
 AdminCaller = Annotated[Credential, Depends(_permitted(Scope.ADMIN))]
