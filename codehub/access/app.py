@@ -11,18 +11,20 @@ from fastapi import APIRouter, FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import Scope
 
-from codehub.access import exec_streams, execs, files, logs, terminals
+from codehub.access import exec_streams, execs, files, logs, ports, terminals
 from codehub.access.byte_stream import NOT_RENDERED
 from codehub.access.exec_refresher import ExecRefresher
 from codehub.access.open_readers import OpenReaders
-from codehub.access.runtime import make_commands, make_files
+from codehub.access.runtime import make_commands, make_files, make_ports
 from codehub.access.services import AccessServices
+from codehub.access.workspace_changes import WorkspaceChanges
 from codehub.asgi import errors
 from codehub.asgi.body_limit import BodyLimitMiddleware
 from codehub.asgi.call_admission import CallAdmissionMiddleware
 from codehub.asgi.credential_lookup import CredentialLookup
 from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.asgi.csrf import CsrfMiddleware
+from codehub.asgi.head import HeadMiddleware
 from codehub.asgi.internal_key import InternalKeyMiddleware
 from codehub.asgi.metrics import MetricsMiddleware, RequestMetrics
 from codehub.asgi.security_headers import SECURITY, SecurityHeadersMiddleware
@@ -83,6 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
             metrics.limited.labels("calls").inc,
         ),
     )
+    app.add_middleware(HeadMiddleware)
     app.add_middleware(
         CsrfMiddleware, own_origin=settings.base_url, cookie_name=name, login_path="", checks_reads=True
     )
@@ -101,7 +104,7 @@ def _is_streamed(path: str) -> bool:
 
 def make_router() -> APIRouter:
     router = APIRouter(prefix=PREFIX, responses=_ERRORS)
-    for resource in (execs, exec_streams, terminals, logs, files):
+    for resource in (execs, exec_streams, terminals, logs, files, ports):
         router.include_router(resource.router)
     return router
 
@@ -124,7 +127,12 @@ def _lifespan(settings: Settings) -> Callable[[FastAPI], AbstractAsyncContextMan
         services = app.state.services = _make_services(app, settings, engine, commands)
         refresher = ExecRefresher(engine, services.commands, settings.backends.instance)
         tasks = [
-            asyncio.create_task(work) for work in (services.credential_revocations.run(), refresher.run())
+            asyncio.create_task(work)
+            for work in (
+                services.credential_revocations.run(),
+                services.workspace_changes.run(),
+                refresher.run(),
+            )
         ]
         for task in tasks:
             task.add_done_callback(_log_failure)
@@ -160,6 +168,8 @@ def _make_services(
         ConcurrencyLimit(ANSWERS_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
         ConcurrencyLimit(STARTS_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
         make_files(commands),
+        make_ports(commands),
+        WorkspaceChanges(settings.database_url, engine),
         ConcurrencyLimit(AGENTS_PER_USER, AGENTS_WAITING, message, limited.labels("files").inc),
         ConcurrencyLimit(AGENTS_PER_WORKSPACE, AGENTS_WAITING, message, limited.labels("files").inc),
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -41,14 +41,24 @@ class ByteStream(Response):
         services: AccessServices,
         caller: Credential,
         headers: Mapping[str, str],
+        *,
+        status: int = 200,
+        resources: AsyncExitStack | None = None,
     ) -> None:
-        super().__init__(status_code=200, headers={**SAFE_HEADERS, **headers})
-        del self.headers["content-length"]
+        """`resources` are what the pieces come from. They are released when the response ends."""
+        super().__init__(status_code=status, headers={**SAFE_HEADERS, **headers})
+        if "Content-Length" not in headers:
+            del self.headers["content-length"]
         self._pieces = pieces
+        self._resources = resources or AsyncExitStack()
         self._services = services
         self._caller = caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._resources:
+            await self._respond(scope, receive, send)
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop, transport = asyncio.get_running_loop(), transport_of(scope)
         ended = asyncio.Event()
 

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.requests import HTTPConnection
 
 from codehub.access.open_readers import OpenReaders
+from codehub.access.workspace_changes import WorkspaceChanges
 from codehub.asgi.credential_lookup import CredentialLookup
 from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.concurrency_limits import ConcurrencyLimit
@@ -17,6 +18,7 @@ from codehub.database.credentials import Credential
 from codehub.domain.user_limits import Limits
 from codehub.runtimes.command_runtime import CommandRuntime
 from codehub.runtimes.files.client import FileRuntime
+from codehub.runtimes.port_runtime import PortRuntime
 from codehub.settings import Settings
 
 MAX_ALIVE: Final = 256
@@ -38,6 +40,8 @@ class AccessServices:
     starts_per_user: ConcurrencyLimit
     """Leaves threads to other users: a slow container keeps the start of a command waiting."""
     files: FileRuntime
+    ports: PortRuntime
+    workspace_changes: WorkspaceChanges
     agents_per_user: ConcurrencyLimit
     agents_per_workspace: ConcurrencyLimit
     """File agents under way: each is a process in its workspace."""
