@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import structlog
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -89,6 +89,7 @@ def describe(errors: Sequence[Any]) -> str:
 def install(app: FastAPI) -> None:
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(WebSocketRequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     for unavailable_error in (
         PoolTimeout,
@@ -107,7 +108,7 @@ async def _on_problem(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_validation_error(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
+    assert isinstance(error, RequestValidationError | WebSocketRequestValidationError)
     return envelope(422, "VALIDATION_ERROR", describe(error.errors()))
 
 
