@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from codehub.runtimes.command_runtime import LogsUnavailable
-from codehub.runtimes.docker.logs import PIECE_BYTES, SKIPPED
+from codehub.runtimes.docker.logs import PIECE_BYTES
 from codehub.runtimes.docker.ports import DockerPorts
 from codehub.runtimes.port_runtime import PortClosed, PortsUnavailable
 from tests.docker.engine import OwnEngine
@@ -16,7 +16,6 @@ from tests.docker.test_commands import Commands
 from tests.waiting import PATIENCE, eventually
 
 ON_LOOPBACK = 3001
-ALL = b"".join(b"%d\n" % number for number in range(1, 2_000_001))
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +82,10 @@ async def test_a_running_container_does_not_keep_a_stream_that_is_to_end(shared:
             assert [piece async for piece in pieces] == []
 
 
-async def test_a_reader_that_waits_holds_nothing_back_and_reads_on_behind_a_declared_gap(
+async def test_a_reader_that_waits_holds_nothing_back_and_reads_on(
     shared: Commands,
 ) -> None:
-    """An engine may stop to send after a flood."""
+    """In a flood, an engine may stop to send, report an error, and leave out or repeat output."""
     await shared.started("w1")
     await say(shared, "echo begin")
     until = asyncio.Event()
@@ -99,9 +98,7 @@ async def test_a_reader_that_waits_holds_nothing_back_and_reads_on_behind_a_decl
             while not received.endswith(b"\n" + end):
                 piece = await asyncio.wait_for(anext(pieces), PATIENCE)
                 assert len(piece) <= PIECE_BYTES
-                received += piece
-            assert received.startswith(b"1\n2\n3\n")
-            assert len(received) == len(ALL) + len(b"\n" + end) or SKIPPED in received
+                received = (received + piece)[-100:]
 
 
 async def test_output_that_cannot_be_read_is_an_error_and_that_of_nothing_is_empty(shared: Commands) -> None:

@@ -13,6 +13,10 @@ _LONGEST_TIME: Final = 64
 _SECOND: Final = 10**9
 
 
+class EngineError(OSError):
+    """An error that the engine reports in the stream, which it then ends. Such a message has no time."""
+
+
 @dataclass(frozen=True)
 class Position:
     """A message, by its time in nanoseconds, and how many with this time there were up to it.
@@ -91,7 +95,7 @@ def _start_of_content(frame: memoryview) -> int:
     head = bytes(frame[: _HEADER_BYTES + _LONGEST_TIME])
     end = head.find(b" ", _HEADER_BYTES)
     if end < 0 and len(head) == _HEADER_BYTES + _LONGEST_TIME:
-        raise OSError("the Docker engine sent output without a time")
+        raise _error(head[_HEADER_BYTES:])
     return end + 1
 
 
@@ -101,7 +105,11 @@ def _parse_time(text: bytes) -> int:
     try:
         return _seconds(whole) * _SECOND + int(fraction.ljust(9, "0"))
     except ValueError as error:
-        raise OSError("the Docker engine sent output without a time") from error
+        raise _error(text) from error
+
+
+def _error(message: bytes) -> EngineError:
+    return EngineError(f"the Docker engine ended it: {message.decode('ascii', 'replace').strip()}")
 
 
 @lru_cache(maxsize=16)

@@ -1,8 +1,8 @@
 """Output of a container, read from the engine piece by piece.
 
 The engine reads the output from its files, so no reader delays the container. After a flood of output
-an engine may stop to send (20.10 does, once its files have been replaced faster than it reads). So a
-stream in which nothing comes is compared with the newest output, and begun again behind what was sent.
+an engine may stop to send, or report an error (20.10 does, once its files are replaced faster than it
+reads). A stream that fails, or that lacks the newest output, is begun again behind what was sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from codehub.runtimes.docker.engine_http import (
     request_head,
     status_of,
 )
-from codehub.runtimes.docker.log_frames import LogFrames, Position
+from codehub.runtimes.docker.log_frames import EngineError, LogFrames, Position
 
 PIECE_BYTES: Final = 64 << 10
 SKIPPED: Final = b"[codehub: output is missing here, because it came too fast]\n"
@@ -107,8 +107,12 @@ class _ContainerReader:
         query = f"tail={tail}&follow=1"
         while not self._is_over:
             async with contextlib.aclosing(self.read(query, None)) as pieces:
-                async for piece in pieces:
-                    yield piece
+                try:
+                    async for piece in pieces:
+                        yield piece
+                except EngineError:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._until.wait(), _POLL_SECONDS)
             query = f"tail=all&since={self._sent.since}&follow=1"
 
     async def read(self, query: str, within: float | None) -> AsyncGenerator[bytes, None]:

@@ -79,17 +79,18 @@ class LogReader:
                 older.close()
                 older = None
             self._file = newest
-            missing = lines if newest is None else _seek_back(newest, lines)
+            present = _size(newest)
+            missing = lines if newest is None else _seek_back(newest, present, lines)
             if older is not None and missing is not None:
                 missing += not _ends_in_newline(older)
             if older is None or not missing:
                 _close(older)
-                return _rest(newest)
-            _seek_back(older, missing)
+                return present - _position(newest)
+            present += _size(older)
+            _seek_back(older, _size(older), missing)
             self._file = older
-            count = _rest(older) + _rest(newest)
             _close(newest)
-            return count
+            return present - _position(older)
 
     def read(self) -> bytes:
         """Return a piece of output, or nothing while there is none."""
@@ -151,8 +152,12 @@ def _close(file: FileIO | None) -> None:
         file.close()
 
 
-def _rest(file: FileIO | None) -> int:
-    return 0 if file is None else os.fstat(file.fileno()).st_size - file.tell()
+def _size(file: FileIO | None) -> int:
+    return 0 if file is None else os.fstat(file.fileno()).st_size
+
+
+def _position(file: FileIO | None) -> int:
+    return 0 if file is None else file.tell()
 
 
 def _is_same(one: FileIO, other: FileIO) -> bool:
@@ -160,21 +165,23 @@ def _is_same(one: FileIO, other: FileIO) -> bool:
 
 
 def _ends_in_newline(file: FileIO) -> bool:
-    size = os.fstat(file.fileno()).st_size
-    return size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n"
+    return _byte_before(file, _size(file)) == b"\n"
 
 
-def _seek_back(file: FileIO, lines: int) -> int | None:
+def _byte_before(file: FileIO, position: int) -> bytes:
+    return os.pread(file.fileno(), 1, position - 1) if position else b"\n"
+
+
+def _seek_back(file: FileIO, size: int, lines: int) -> int | None:
     """Go to the beginning of the last lines of a file; return how many it lacks, if it has too few.
 
-    What ends in no newline is a line as well.
+    What ends in no newline is a line as well. What was written behind `size` does not count.
     """
-    descriptor = file.fileno()
-    position = size = os.fstat(descriptor).st_size
-    left = lines + 1 if size and _ends_in_newline(file) else lines
+    position = size
+    left = lines + 1 if size and _byte_before(file, size) == b"\n" else lines
     while position > 0:
         start = max(0, position - PIECE_BYTES)
-        piece = os.pread(descriptor, position - start, start)
+        piece = os.pread(file.fileno(), position - start, start)
         end = len(piece)
         while (end := piece.rfind(b"\n", 0, end)) >= 0:
             left -= 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from codehub.runtimes.docker.log_frames import LogFrames, Position
+from codehub.runtimes.docker.log_frames import EngineError, LogFrames, Position
 
 AT = "2026-01-01T00:00:0{}.00000000{}Z "
 FIRST = 1_767_225_600 * 10**9
@@ -44,9 +44,9 @@ def test_a_gap_is_noticed_once() -> None:
     assert frames.take_gap() and not frames.take_gap()
 
 
-@pytest.mark.parametrize("content", [b"no time at all" + b"x" * 100, b"2026 x" + b"y" * 100])
-def test_output_without_a_time_is_an_error(content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"Error grabbing logs: EOF\n", b"x" * 100])
+def test_a_message_without_a_time_is_an_error_of_the_engine(content: bytes) -> None:
     sent = bytes(4) + len(content).to_bytes(4, "big") + content
     sent = b"\1" + sent[1:]
-    with pytest.raises(OSError, match="without a time"):
+    with pytest.raises(EngineError, match="the Docker engine ended it"):
         LogFrames(Position()).decode(sent)
