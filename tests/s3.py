@@ -90,6 +90,14 @@ class S3Server:
         admin = [PROGRAM, "admin", "-a", ACCESS_KEY, "-s", SECRET_KEY, "-r", REGION, "-er", self.endpoint]
         user = ["create-user", "-a", READER_KEY, "-s", READER_SECRET, "-r", "user"]
         subprocess.run([*admin, *user], check=True, capture_output=True)
+        self.allow_reader()
+
+    def forbid_reader(self) -> None:
+        requests = S3Requests.from_environment(BUCKET)
+        assert requests is not None
+        requests.send("DELETE", "", {"policy": ""})
+
+    def allow_reader(self) -> None:
         names = [f"arn:aws:s3:::{BUCKET}", f"arn:aws:s3:::{BUCKET}/*"]
         statements = [
             {"Effect": "Allow", "Principal": {"AWS": [READER_KEY]}, "Action": [action], "Resource": [name]}

@@ -39,7 +39,7 @@ def reader_server() -> Iterator[s3.S3Server]:
 
 @pytest.fixture(scope="module", params=["directory", "s3"])
 def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    environment = {"GATEWAY_WORKERS": "1", "LIMITS_MAX_RUNNING_PER_USER": "9", "TRASH_RETENTION_SECONDS": "0"}
+    environment = {"GATEWAY_WORKERS": "1", "LIMITS_MAX_RUNNING_PER_USER": "9"}
     images = tmp_path_factory.mktemp("images") / "images.toml"
     images.write_text(IMAGES)
     environment["IMAGES_FILE"] = str(images)
@@ -252,9 +252,11 @@ def test_a_download_ends_when_its_workspace_is_deleted(large: Archived) -> None:
 def test_a_download_of_an_archive_that_is_removed_is_incomplete(
     large: Archived, remove_object: Callable[[str], None]
 ) -> None:
-    with httpx.Client(base_url=large.api.base_url, cookies=large.api.cookies) as reader:
-        with reader.stream("GET", large.url) as response:
-            read_until_cut(response, lambda: remove_object(large.key()))
+    with (
+        httpx.Client(base_url=large.api.base_url, cookies=large.api.cookies) as reader,
+        reader.stream("GET", large.url) as response,
+    ):
+        read_until_cut(response, lambda: remove_object(large.key()))
 
 
 def test_slow_readers_are_served_in_bounded_memory_beside_a_restore(large: Archived) -> None:
@@ -302,3 +304,40 @@ def test_a_store_that_cannot_be_read_or_is_damaged_is_answered_clearly(archived:
     meta = archives / archived.key(".meta")
     meta.write_bytes(meta.read_bytes().replace(b"sha256:", b"sha256:0", 1))
     assert status(archived.get()) == (502, "ARCHIVE_DAMAGED")
+
+
+def test_only_the_credentials_that_read_are_used_for_downloads(
+    archived: Archived, reader_server: s3.S3Server, remove_object: Callable[[str], None]
+) -> None:
+    """`remove_object` gives this process the credentials that write."""
+    if not is_on_s3(archived.workspace.system):
+        pytest.skip("a directory has no credentials; test_part_users.py looks at its permissions")
+    assert archived.get().status_code == 200
+    reader_server.forbid_reader()
+    try:
+        assert status(archived.get()) == (503, "ARCHIVE_STORE_UNAVAILABLE")
+        archived.workspace.wish("STANDBY")
+        wait_for(lambda: archived.workspace.is_in("STANDBY"), "a job to restore with the others")
+    finally:
+        reader_server.allow_reader()
+    assert archived.get().status_code == 200
+
+
+def test_an_archive_directory_of_an_earlier_version_is_read_after_an_upgrade(archived: Archived) -> None:
+    system = archived.workspace.system
+    if is_on_s3(system) or os.geteuid() != 0:
+        pytest.skip("only a directory of root has permissions to change")
+    content = archived.get().content
+    system.stop()
+    root = system.data_dir / "archives"
+    for path in (root, *root.rglob("*")):
+        os.chown(path, 0, 0)
+        path.chmod((0o700 if path == root else 0o755) if path.is_dir() else 0o600)
+    system.start()
+    archived.api = system.client()
+
+    def downloaded() -> bytes | None:
+        answer = archived.get()
+        return answer.content if answer.status_code == 200 else None
+
+    assert wait_for(downloaded, "the coordinator to share the archives") == content
