@@ -142,7 +142,16 @@ def check_users(settings: Settings) -> list[Finding]:
     message = f"`codehub up` runs the API as user id {users.api.uid}, the gateway as {users.gateway.uid}"
     if users.access is not None:
         message = f"{message}, the access part as {users.access.uid}"
-    return [ok("users", message)]
+    return [ok("users", message), *_check_archive_reader(settings, users)]
+
+
+def _check_archive_reader(settings: Settings, users: PartUsers) -> list[Finding]:
+    is_service = directory_of(settings.archive_store_url) is None
+    if not is_service or users.access is None or settings.archive_read_access_key_id:
+        return []
+    message = "the access part reads archives with credentials that can also delete them"
+    advice = "set ARCHIVE_READ_ACCESS_KEY_ID and ARCHIVE_READ_SECRET_ACCESS_KEY (docs/archives.md)"
+    return [warn("archives", message, advice)]
 
 
 def _parts_with_users(settings: Settings) -> tuple[str, ...]:

@@ -70,6 +70,14 @@ def test_doctor_reports_the_users(data_dir: Path) -> None:
     )  # fmt: skip
 
 
+def test_doctor_warns_of_an_access_part_that_could_delete_archives(data_dir: Path) -> None:
+    s3 = {"data_dir": data_dir, "archive_url": "s3://a/b"}
+    _, found = part_users.check_users(load(**s3))
+    assert found.severity is Severity.WARN and "can also delete them" in found.message
+    reader = {"archive_read_access_key_id": "a", "archive_read_secret_access_key": "b"}
+    assert len(part_users.check_users(load(**s3, **reader))) == 1
+
+
 def test_parts_do_not_get_the_secrets_of_the_archive_store() -> None:
     secrets = {"ARCHIVE_URL": "s3://a/b", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key"}
     assert part_users.reduced_environment({"PORT": "80", "HOME": "/root"} | secrets) == {
