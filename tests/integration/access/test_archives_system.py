@@ -26,6 +26,8 @@ from tests.waiting import wait_for
 MiB = 1 << 20
 LARGE = 64 * MiB
 """More than all buffers between the store and a client that does not read."""
+in_a_directory = pytest.mark.parametrize("system", ["directory"], indirect=True)
+on_s3 = pytest.mark.parametrize("system", ["s3"], indirect=True)
 DOCS = Path(__file__).parents[3] / "docs" / "archives.md"
 
 
@@ -65,10 +67,6 @@ def remove_object(
 
 def store_url(system: System) -> str:
     return system.environment().get("ARCHIVE_URL") or f"file://{system.data_dir}/archives"
-
-
-def is_on_s3(system: System) -> bool:
-    return store_url(system).startswith("s3:")
 
 
 class Archived:
@@ -287,10 +285,9 @@ def test_slow_readers_are_served_in_bounded_memory_beside_a_restore(large: Archi
         assert _peak_kib(pids[name]) - peak < 80 << 10, name
 
 
+@in_a_directory
 def test_a_store_that_cannot_be_read_or_is_damaged_is_answered_clearly(archived: Archived) -> None:
     system = archived.workspace.system
-    if is_on_s3(system):
-        pytest.skip("the files of the store are changed here, and S3 differs in nothing")
     archives, aside = system.data_dir / "archives", system.data_dir / "run" / "aside"
     archives.rename(aside)
     try:
@@ -306,12 +303,11 @@ def test_a_store_that_cannot_be_read_or_is_damaged_is_answered_clearly(archived:
     assert status(archived.get()) == (502, "ARCHIVE_DAMAGED")
 
 
+@on_s3
 def test_only_the_credentials_that_read_are_used_for_downloads(
     archived: Archived, reader_server: s3.S3Server, remove_object: Callable[[str], None]
 ) -> None:
     """`remove_object` gives this process the credentials that write."""
-    if not is_on_s3(archived.workspace.system):
-        pytest.skip("a directory has no credentials; test_part_users.py looks at its permissions")
     assert archived.get().status_code == 200
     reader_server.forbid_reader()
     try:
@@ -323,10 +319,10 @@ def test_only_the_credentials_that_read_are_used_for_downloads(
     assert archived.get().status_code == 200
 
 
+@in_a_directory
+@pytest.mark.skipif(os.geteuid() != 0, reason="only for root are the parts other users")
 def test_an_archive_directory_of_an_earlier_version_is_read_after_an_upgrade(archived: Archived) -> None:
     system = archived.workspace.system
-    if is_on_s3(system) or os.geteuid() != 0:
-        pytest.skip("only a directory of root has permissions to change")
     content = archived.get().content
     system.stop()
     root = system.data_dir / "archives"
