@@ -36,7 +36,13 @@ from codehub.setting_types import (
     parse_networks,
 )
 
-SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
+SECRETS: Final = (
+    "DATABASE_URL",
+    "REDIS_URL",
+    "ADMIN_PASSWORD",
+    "INTERNAL_KEY",
+    "ARCHIVE_READ_SECRET_ACCESS_KEY",
+)
 """Settings whose values error messages do not repeat."""
 
 MAX_INTERNAL_SOCKETS: Final = 16
@@ -63,6 +69,8 @@ class Settings(BaseSettings):
     database_url: DatabaseUrl = ""
     redis_url: RedisUrl = ""
     archive_url: ArchiveUrl = ""
+    archive_read_access_key_id: str = ""
+    archive_read_secret_access_key: str = Field(default="", repr=False)
     data_dir: Path = Field(default_factory=default_data_dir, validation_alias="CODEHUB_DATA_DIR")
     tools_dir: Path = Field(default_factory=default_tools_dir, validation_alias="CODEHUB_TOOLS_DIR")
     images_file: OptionalPath = None
@@ -163,6 +171,11 @@ class Settings(BaseSettings):
             )
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both, or none")
+        if bool(self.archive_read_access_key_id) != bool(self.archive_read_secret_access_key):
+            raise ValueError(
+                "ARCHIVE_READ_ACCESS_KEY_ID and ARCHIVE_READ_SECRET_ACCESS_KEY belong together: set both, or "
+                "none"
+            )
         if self.speaks_tls and not self.base_url.startswith("https://"):
             raise ValueError(
                 f"PUBLIC_BASE_URL is {self.base_url}, but with TLS_CERT_FILE the port speaks https: "
@@ -292,6 +305,11 @@ class Settings(BaseSettings):
         None: only the coordinator's user.
         """
         return self.access_uid if os.geteuid() == 0 and self.access_uid else None
+
+    @property
+    def archive_store_url(self) -> str:
+        """URL of the archive store: a directory of this installation unless ARCHIVE_URL names another."""
+        return self.archive_url or f"file://{self.data_dir / 'archives'}"
 
     @cached_property
     def run_dir(self) -> Path:

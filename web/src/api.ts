@@ -149,6 +149,8 @@ export const api = {
     request<Timeline>("GET", workspacePath(id, "/timeline"), undefined, signal),
   archives: (id: string, signal?: AbortSignal) =>
     request<ArchiveList>("GET", workspacePath(id, "/archives"), undefined, signal),
+  archiveUrl: (id: string, archiveOpId: string) =>
+    `${PREFIX}${withQuery(workspacePath(id, "/archive"), { archive_op_id: archiveOpId })}`,
   restoreArchive: (id: string, archiveOpId: string) =>
     request<DetailedWorkspace>("POST", workspacePath(id, "/restore"), { archive_op_id: archiveOpId }),
   leases: (id: string, signal?: AbortSignal) =>

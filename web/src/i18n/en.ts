@@ -179,6 +179,8 @@ export const en = {
     title: "Archives",
     none: "No archive yet.",
     current: "current",
+    download: "Download",
+    downloadOf: (date: string) => `Download the archive of ${date}`,
     restore: "Restore",
     restoreOf: (date: string) => `Restore the archive of ${date}`,
     stopFirst: "Stop the workspace to restore one of its archives.",

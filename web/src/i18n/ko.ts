@@ -174,6 +174,8 @@ export const ko: Messages = {
     title: "보관본",
     none: "아직 보관본이 없습니다.",
     current: "현재",
+    download: "다운로드",
+    downloadOf: (date) => `${date} 보관본 다운로드`,
     restore: "복원",
     restoreOf: (date) => `${date} 보관본 복원`,
     stopFirst: "보관본을 복원하려면 먼저 워크스페이스를 중지하세요.",
