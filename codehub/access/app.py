@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import structlog
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import Scope
 
@@ -24,6 +24,7 @@ from codehub.asgi.credential_lookup import CredentialLookup
 from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.asgi.csrf import CsrfMiddleware
 from codehub.asgi.internal_key import InternalKeyMiddleware
+from codehub.asgi.known_query import check_query
 from codehub.asgi.metrics import MetricsMiddleware, RequestMetrics
 from codehub.asgi.security_headers import SECURITY, SecurityHeadersMiddleware
 from codehub.concurrency_limits import ConcurrencyLimit
@@ -51,10 +52,7 @@ AGENTS_PER_WORKSPACE: Final = 16
 """Calls about files under way. Each takes two processes of the workspace."""
 AGENTS_WAITING: Final = 128
 _STREAMED: Final = ("/stdin", "/files/content", "/files/tar")
-_ERROR_STATUSES: Final = (401, 403, 404, 409, 410, 412, 413, 416, 422, 429, 502, 503, 504, 507)
-_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": errors.ErrorEnvelope} for status in _ERROR_STATUSES
-}
+ERROR_RESPONSES: Final = errors.error_responses(409, 410, 412, 416)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -100,7 +98,7 @@ def _is_streamed(path: str) -> bool:
 
 
 def make_router() -> APIRouter:
-    router = APIRouter(prefix=PREFIX, responses=_ERRORS)
+    router = APIRouter(prefix=PREFIX, responses=ERROR_RESPONSES, dependencies=[Depends(check_query)])
     for resource in (execs, exec_streams, terminals, logs, files):
         router.include_router(resource.router)
     return router

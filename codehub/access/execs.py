@@ -1,7 +1,7 @@
 """`/workspaces/{id}/execs`: start, list and forget commands."""
 
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import Field
@@ -64,7 +64,7 @@ class NewCommand(RequestBody):
     stdin: bool = True
     """Whether input will be sent. Otherwise the command finds its input closed."""
     timeout_seconds: Annotated[float, Field(gt=0, le=_LONGEST_TIMEOUT, allow_inf_nan=False)] | None = None
-    wake: bool | Annotated[str, Field(pattern="^restore$")] = False
+    wake: bool | Literal["restore"] = False
     wake_timeout_seconds: _Wait = DEFAULT_WAIT_SECONDS
     key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """Within a day, the same key answers with the same command, so that a call can be repeated."""
@@ -113,6 +113,7 @@ def _check_texts(command: list[str], cwd: str, key: str) -> None:
 async def start_command(
     workspace_id: WorkspaceId, body: NewCommand, caller: UseCaller, services: Shared, answer: Answer
 ) -> ExecView:
+    """Start a command in a running workspace. With `wake`, a stopped one is started first."""
     request = body.to_request(services.settings)
     workspace = await _wake_unless_repeated(services, caller, workspace_id, body)
     row = await exec_starter.start(services, caller, workspace_id, request, body.key)
@@ -154,6 +155,7 @@ async def _refreshed_short(services: AccessServices, row: Exec) -> Exec:
 async def get_command(
     workspace_id: WorkspaceId, exec_id: ExecId, caller: ReadCaller, services: Shared, answer: Answer
 ) -> ExecView:
+    """Return a command: its state, its exit code and how much output it has."""
     await answer.begin()
     async with services.transaction(caller) as conn:
         workspace = await find_visible(conn, caller, workspace_id)

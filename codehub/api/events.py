@@ -39,6 +39,7 @@ CLOSE_SECONDS: Final = 1.0
     },
 )
 async def get_events(request: Request, caller: ReadCaller, services: Shared) -> Response:
+    """Follow the changes of your workspaces as they happen, as server-sent events."""
     return EventStream(caller, services, request.app.state.metrics)
 
 
