@@ -55,7 +55,7 @@ def sentence(model: type[BaseModel], body: Any) -> str:
         (NewCommand, {"command": "a", "wake": 5}, "wake: must be true or false or 'restore'"),
         (NewCommand, {"command": "a", "wake": "yes"}, "wake: must be true or false or 'restore'"),
         (NewCommand, {"command": "a", "env": {"A": 1}}, "env.A: must be a text"),
-        (NewCommand, {"command": "a", "tty": {"rows": 0, "cols": 1}}, "tty.rows: must be greater than or equal to 1"),
+        (NewCommand, {"command": "a", "tty": {"rows": "1", "cols": 1}}, "tty.rows: must be a whole number"),
         (NewCommand, {"tty": {"rows": 1}}, "command: is missing; tty.cols: is missing"),
         (NewCommand, {"command": "a", "timeout": 5}, "timeout: is not a field of this call"),
         (NewCommand, [], "The body is not a JSON object. Send one, with Content-Type: application/json."),

@@ -1,0 +1,251 @@
+"""The API as its OpenAPI document describes it, called by schemathesis on a whole running system.
+
+`make test` calls a part of the operations, chosen by the commit, with few examples; `make test-all`
+calls all with many. New routes are called without a change here. Not called:
+
+- WebSockets, which no OpenAPI tool can open: test_terminals.py opens them.
+- `follow=true`, which has no end while a command runs: test_commands_system.py follows output.
+- POST /logout with a cookie, which ends the session of the run: test_authorization.py calls it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from codehub.openapi_document import WEBSOCKET
+from tests.integration.access.conftest import IMAGES, Workspace
+from tests.integration.openapi.schemathesis_run import Outcome, Run, execute
+from tests.selection import EVERYTHING, SEED, sample
+from tests.services import System
+from tests.waiting import wait_for
+
+V1 = "/api/v1"
+W = f"{V1}/workspaces/{{workspace_id}}"
+E = f"{W}/execs/{{exec_id}}"
+F = f"{W}/files"
+PASSWORD = "a good password"
+SCOPES = ("read", "manage", "use", "admin")
+LOGOUT = f"POST {V1}/logout"
+OF_USERS = (f"DELETE {V1}/users/{{user_id}}", f"PATCH {V1}/users/{{user_id}}")
+MAY_REJECT = {
+    f"POST {V1}/login": "a username has a form",
+    f"POST {V1}/workspaces": "the image and the shortest TTL are settings",
+    f"PATCH {W}": "the shortest TTL is a setting",
+    f"DELETE {W}": "the name must be confirmed",
+    f"POST {W}/recover": "an archive is named for a recovery from it only",
+    f"POST {W}/restore": "the archive must be one of the workspace",
+    f"POST {W}/leases": "the longest lease is a setting",
+    f"PUT {W}/leases/{{lease_id}}": "the longest lease is a setting",
+    f"POST {V1}/users": "a service account has no password and no role",
+    f"PATCH {V1}/users/{{user_id}}": "a password needs the caller's own",
+    f"POST {V1}/session/password": "a password has a length",
+    f"POST {V1}/tokens": "a bound token is bound to own workspaces, and not for admins",
+    f"POST {V1}/users/{{user_id}}/tokens": "a bound token is bound to own workspaces, and not for admins",
+    f"GET {V1}/admin/audit": "a time must be before the other",
+    f"POST {W}/execs": "a command has a program, and some variables are CodeHub's",
+    f"GET {F}": "a path is given in one way and has at most 4,095 bytes",
+    f"GET {F}/content": "a path is given in one way and has at most 4,095 bytes",
+    f"PUT {F}/content": "a path is given in one way and has at most 4,095 bytes",
+    f"DELETE {F}/content": "the home cannot be removed",
+    f"POST {F}/move": "the home cannot be moved",
+    f"POST {F}/directory": "a path is given in one way and has at most 4,095 bytes",
+    f"GET {F}/search": "a path is given in one way and has at most 4,095 bytes",
+    f"GET {F}/tar": "a path is given in one way and has at most 4,095 bytes",
+    f"PUT {F}/tar": "not all bytes are a tar archive",
+}
+"""Operations whose valid data may get 422 for what a schema does not express, each with the reason."""
+REACHED = (
+    *(f"GET {W}", f"GET {W}/execs", f"POST {W}/execs", f"GET {E}", f"GET {E}/output", f"GET {W}/logs"),
+    *(f"GET {F}", f"GET {F}/tar", f"GET {V1}/session", f"GET {V1}/workspaces"),
+)
+"""Operations that must have succeeded at least once: otherwise the run has reached no workspace."""
+
+
+@dataclass
+class Caller:
+    """A new admin with a running workspace, and ids of own things that a run may change or delete."""
+
+    system: System
+    name: str
+    api: httpx.Client = field(init=False)
+    running: Workspace = field(init=False)
+
+    def __post_init__(self) -> None:
+        with closing(self.system.client()) as root:
+            account = {"username": self.name, "password": PASSWORD, "role": "admin"}
+            assert root.post(f"{V1}/users", json=account).status_code == 201
+        self.api = self.system.client(self.name, PASSWORD)
+        self.running = Workspace(self.system, self.api, self.make("workspaces", name="running"))
+        wait_for(lambda: self.running.is_in("RUNNING"), "the workspace to run")
+
+    def make(self, path: str, **body: Any) -> str:
+        answer = self.api.post(f"{V1}/{path}", json=body)
+        assert answer.status_code == 201, answer.text
+        made: str = answer.json()["id"]
+        return made
+
+    def token(self, *scopes: str) -> dict[str, str]:
+        answer = self.api.post(f"{V1}/tokens", json={"name": "+".join(scopes), "scopes": scopes})
+        assert answer.status_code == 201, answer.text
+        return {"Authorization": f"Bearer {answer.json()['token']}"}
+
+    @property
+    def cookie(self) -> dict[str, str]:
+        return {"Cookie": f"session={self.api.cookies['session']}"}
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        """Ids of things that no operation changes or ends, but for those of `own_parameters`."""
+        self.service = self.make("users", username=f"{self.name}-service", service=True)
+        ended = self.running.start("echo output")
+        assert self.running.output(ended).content == b"output\n"
+        return {
+            "path.workspace_id": self.running.id,
+            "path.exec_id": ended,
+            "path.user_id": self.service,
+            "path.lease_id": self._lease(),
+            "query.follow": False,
+        }
+
+    @cached_property
+    def own_parameters(self) -> dict[str, dict[str, Any]]:
+        stopped = self._stopped()
+        terminal = self.running.start("cat", tty={"rows": 24, "cols": 80})
+        token_of_service = self.make(f"users/{self.service}/tokens", name="one", scopes=["read"])
+        return {
+            **{f"{call}": {"path.workspace_id": stopped} for call in self._changing_calls()},
+            f"DELETE {W}": {"path.workspace_id": self._stopped()},
+            f"DELETE {E}": {"path.exec_id": self.running.start("true")},
+            f"POST {E}/stdin": {"path.exec_id": self.running.start("cat >/dev/null")},
+            f"POST {E}/signal": {"path.exec_id": self.running.start("cat")},
+            f"POST {E}/resize": {"path.exec_id": terminal},
+            f"DELETE {W}/leases/{{lease_id}}": {"path.lease_id": self._lease()},
+            f"DELETE {V1}/users/{{user_id}}": {
+                "path.user_id": self.make("users", username=f"{self.name}-deleted", service=True)
+            },
+            f"DELETE {V1}/tokens/{{token_id}}": {
+                "path.token_id": self.make("tokens", name="revoked", scopes=["read"])
+            },
+            f"DELETE {V1}/users/{{user_id}}/tokens/{{token_id}}": {"path.token_id": token_of_service},
+        }
+
+    def _changing_calls(self) -> Sequence[str]:
+        actions = ("recover", "restore", "cancel", "undelete")
+        return (f"PATCH {W}", *(f"POST {W}/{action}" for action in actions))
+
+    def _stopped(self) -> str:
+        return self.make("workspaces", name="stopped", desired_state="STANDBY")
+
+    def _lease(self) -> str:
+        return self.make(f"workspaces/{self.running.id}/leases", seconds=86_400, reason="a test")
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    images = tmp_path_factory.mktemp("images") / "images.toml"
+    images.write_text(IMAGES)
+    limits = {"LIMITS_MAX_RUNNING_PER_USER": "3", "LIMITS_MAX_WORKSPACES_PER_USER": "12"}
+    system = System({"IMAGES_FILE": str(images), "GATEWAY_WORKERS": "1", **limits})
+    try:
+        yield system.start()
+    finally:
+        system.close()
+
+
+@pytest.fixture(scope="module")
+def operations(system: System) -> list[str]:
+    """All operations of the document that the system serves, but for WebSockets."""
+    document = httpx.get(f"{system.base_url}{V1}/openapi.json").json()
+    found = [
+        f"{method.upper()} {path}"
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if WEBSOCKET not in operation
+    ]
+    assert len(found) > 50 and set(MAY_REJECT) <= set(found)
+    return found
+
+
+def check(outcome: Outcome, caller: Caller, headers: dict[str, str]) -> None:
+    """Check that nothing was found, and that the run still had its credential and its workspace."""
+    assert not outcome.failed, f"seed {SEED}\n{outcome.failures}"
+    session = httpx.get(f"{caller.system.base_url}{V1}/session", headers=headers)
+    assert session.status_code == 200, f"the run has lost its credential: {session.text}"
+    assert caller.running.is_in("RUNNING"), "the run has lost its workspace"
+
+
+@pytest.mark.parametrize("credential", ["token", "cookie"])
+def test_every_call_behaves_as_documented(
+    system: System, operations: list[str], credential: str, tmp_path: Path
+) -> None:
+    """With a token of every scope, and with a cookie: valid data is accepted, invalid data rejected."""
+    caller = Caller(system, f"by-{credential}")
+    headers = caller.token(*SCOPES) if credential == "token" else caller.cookie
+    called = sample(operations, 16 if credential == "token" else 6, f"calls with a {credential}")
+    called = [call for call in {*called, *REACHED} if credential == "token" or call != LOGOUT]
+    run = Run(
+        called,
+        headers,
+        "coverage,fuzzing",
+        100 if EVERYTHING else 3,
+        parameters=caller.parameters,
+        own_parameters=caller.own_parameters,
+        may_reject=MAY_REJECT,
+    )
+    outcome = execute(run, system.base_url, tmp_path)
+    check(outcome, caller, headers)
+    unreached = [
+        f"{call}: {dict(outcome.statuses.get(call, {}))}"
+        for call in REACHED
+        if not any(200 <= status < 300 for status in outcome.statuses.get(call, ()))
+    ]
+    assert not unreached, "\n".join(unreached)
+
+
+def test_no_path_is_a_server_error(system: System, operations: list[str], tmp_path: Path) -> None:
+    """Ids of any text. Valid ones that name nothing are 404."""
+    caller = Caller(system, "by-path")
+    headers = caller.token(*SCOPES)
+    with_ids = sample([call for call in operations if "{" in call], 12, "paths")
+    run = Run(with_ids, headers, "fuzzing", 100 if EVERYTHING else 5, may_reject=MAY_REJECT)
+    check(execute(run, system.base_url, tmp_path), caller, headers)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_call_without_its_scope_is_a_documented_403(
+    system: System, operations: list[str], scope: str, tmp_path: Path
+) -> None:
+    caller = Caller(system, f"by-{scope}")
+    headers = caller.token(scope)
+    run = Run(
+        sample(operations, 6, f"calls with the scope {scope}"),
+        headers,
+        "fuzzing",
+        20 if EVERYTHING else 2,
+        parameters=caller.parameters,
+        own_parameters=caller.own_parameters,
+        may_reject=MAY_REJECT,
+    )
+    check(execute(run, system.base_url, tmp_path), caller, headers)
+
+
+def test_what_is_made_is_found_and_what_is_deleted_is_gone(
+    system: System, operations: list[str], tmp_path: Path
+) -> None:
+    """Chains of calls: the ids of answers are the parameters of further calls."""
+    caller = Caller(system, "by-links")
+    headers = caller.token(*SCOPES)
+    called = [call for call in operations if call not in OF_USERS]
+    run = Run(
+        called, headers, "stateful", 50 if EVERYTHING else 3,
+        parameters={"query.follow": False}, may_reject=MAY_REJECT,
+    )  # fmt: skip
+    outcome = execute(run, system.base_url, tmp_path)
+    assert not outcome.failed, f"seed {SEED}\n{outcome.failures}"
+    assert any(outcome.statuses), outcome.output
