@@ -61,7 +61,7 @@ def _add_websockets(app: FastAPI) -> None:
         route = context.original_route
         if isinstance(route, APIWebSocketRoute):
             app.add_api_route(
-                context.path,
+                context.path or route.path,
                 route.endpoint,
                 methods=["GET"],
                 status_code=101,

@@ -151,7 +151,8 @@ def allowed_methods(request: Request) -> list[str]:
     """Return the methods of all routes of a path. The framework names those of the first one only."""
     path, methods = request.url.path, set[str]()
     for context in iter_route_contexts(request.app.routes):
-        if isinstance(context.original_route, APIRoute) and compile_path(context.path)[0].match(path):
+        is_route = isinstance(context.original_route, APIRoute)
+        if is_route and compile_path(context.path or "")[0].match(path):
             methods |= context.methods or set()
     return sorted(methods)
 

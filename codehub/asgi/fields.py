@@ -1,9 +1,9 @@
 """Field types of request bodies and queries: what text from users may contain."""
 
 import unicodedata
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.fields import FieldInfo
 
 _BIDI_CONTROLS: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -77,3 +77,14 @@ class RequestBody(BaseModel):
     """Base class of request bodies: exact types, no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_whole_numbers(cls, values: Any) -> Any:
+        """Take 600.0 for 600: to JSON they are the same number."""
+        if not isinstance(values, dict):
+            return values
+        return {
+            name: int(value) if isinstance(value, float) and value.is_integer() else value
+            for name, value in values.items()
+        }

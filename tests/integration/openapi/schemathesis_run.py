@@ -25,11 +25,29 @@ METHODS = ("GET", "PUT", "POST", "DELETE", "OPTIONS", "PATCH")
 
 
 @dataclass(frozen=True)
+class Credential:
+    """A token, or the cookie of a session: the names are those of the document's security schemes."""
+
+    scheme: str
+    secret: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        if self.scheme == "token":
+            return {"Authorization": f"Bearer {self.secret}"}
+        return {"Cookie": f"session={self.secret}"}
+
+    def to_toml(self) -> str:
+        name = "bearer" if self.scheme == "token" else "api_key"
+        return f"auth.openapi.{self.scheme}.{name} = {_toml(self.secret)}"
+
+
+@dataclass(frozen=True)
 class Run:
     """What to call, with which credential, and with which ids."""
 
     operations: Sequence[str]
-    headers: Mapping[str, str]
+    credential: "Credential"
     phases: str
     examples: int
     mode: str = "all"
@@ -65,7 +83,6 @@ def execute(run: Run, base_url: str, directory: Path) -> Outcome:
         *("--seed", str(SEED), "--phases", run.phases, "--mode", run.mode),
         *("--max-examples", str(run.examples), "--continue-on-failure", "--no-color"),
         *("--checks", ",".join(CHECKS), "--suppress-health-check", "all", "--output-truncate", "false"),
-        *(part for name, value in run.headers.items() for part in ("--header", f"{name}: {value}")),
         *(part for operation in run.operations for part in ("--include-name", operation)),
     ]
     done = subprocess.run(
@@ -81,14 +98,32 @@ def execute(run: Run, base_url: str, directory: Path) -> Outcome:
 
 def _configuration(run: Run) -> str:
     rejecting = "expected-statuses = [%s]"
-    accepted = ["2xx", "304", "401", "403", "404", "409", "410", "412", "414", "416", "429", "431", "504"]
+    # The gateway answers 400 if the header fields that a schema allows are too large together.
+    accepted = [
+        "2xx",
+        "304",
+        "400",
+        "401",
+        "403",
+        "404",
+        "409",
+        "410",
+        "412",
+        "414",
+        "416",
+        "429",
+        "431",
+        "504",
+    ]
     refused = ["400", "401", "403", "404", "405", "409", "412", "413", "414", "416", "422", "429", "431"]
     documented = ["2xx", "3xx", "4xx", "502", "503", "504", "507"]
     lines = [
         f"hooks = {_toml(str(HOOKS))}",
         f"request-timeout = {PATIENCE}",
         "max-stream-events = 1",
+        run.credential.to_toml(),
         "[generation]",
+        "with-security-parameters = false",
         'database = "none"',
         "[phases.coverage]",
         f"unexpected-methods = {_toml(METHODS)}",
