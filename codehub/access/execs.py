@@ -21,7 +21,7 @@ from codehub.access.permissions import (
 from codehub.access.services import AccessServices, Shared
 from codehub.access.waker import wake
 from codehub.asgi.callers import ReadCaller, UseCaller
-from codehub.asgi.fields import RequestBody
+from codehub.asgi.fields import NO_NUL, RequestBody, documented
 from codehub.clock import utc_now
 from codehub.database import exec_gate, exec_queries
 from codehub.database.credentials import Credential
@@ -41,6 +41,8 @@ MOST_COMMAND_BYTES: Final = 100 << 10
 """The kernel takes arguments of 128 KiB each; a login shell gets its command as one of them."""
 _LONGEST_TIMEOUT: Final = 366 * 86_400
 _Wait = Annotated[float, Field(ge=0, le=MOST_WAIT_SECONDS, allow_inf_nan=False)]
+_VARIABLE_NAMES: Final = Field(json_schema_extra={"propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}})
+"""Said here for the OpenAPI document, and checked with a better sentence by `check_environment`."""
 
 
 class Terminal(RequestBody):
@@ -55,10 +57,13 @@ class Terminal(RequestBody):
 class NewCommand(RequestBody):
     """A command to start. A text is run by a login shell: `sh -lc`."""
 
-    command: Annotated[list[str], Field(min_length=1, max_length=MOST_ARGUMENTS)] | str
-    cwd: Annotated[str, Field(max_length=4096)] = ""
+    command: (
+        Annotated[list[Annotated[str, NO_NUL]], Field(min_length=1, max_length=MOST_ARGUMENTS)]
+        | Annotated[str, documented(r"^[^\u0000]*[^\u0000\s][^\u0000]*$")]
+    )
+    cwd: Annotated[str, Field(max_length=4096), NO_NUL] = ""
     """Relative to the home unless absolute."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Annotated[dict[str, Annotated[str, NO_NUL]], _VARIABLE_NAMES] = Field(default_factory=dict)
     """Variables besides those of the IDE's terminals. They are neither stored nor sent back."""
     tty: Terminal | None = None
     stdin: bool = True
@@ -66,7 +71,7 @@ class NewCommand(RequestBody):
     timeout_seconds: Annotated[float, Field(gt=0, le=_LONGEST_TIMEOUT, allow_inf_nan=False)] | None = None
     wake: bool | Literal["restore"] = False
     wake_timeout_seconds: _Wait = DEFAULT_WAIT_SECONDS
-    key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    key: Annotated[str, Field(min_length=1, max_length=200), NO_NUL] | None = None
     """Within a day, the same key answers with the same command, so that a call can be repeated."""
 
     @property

@@ -26,7 +26,7 @@ def documented(pattern: str) -> FieldInfo:
 
 ONE_LINE: Final = documented(f"^[^{_NOT_OF_ONE_LINE}]*[^{_NOT_OF_ONE_LINE}\\s][^{_NOT_OF_ONE_LINE}]*$")
 _LINES: Final = documented(f"^([{_KEPT_CONTROLS}]|[^{_CONTROLS}])*$")
-_NO_NUL: Final = documented(r"^[^\u0000]*$")
+NO_NUL: Final = documented(r"^[^\u0000]*$")
 
 
 def check_one_line(value: str) -> str:
@@ -62,15 +62,15 @@ Name = Annotated[
 ]
 Description = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_check_lines), _LINES]
 Memo = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(_check_lines), _LINES]
-ShortText = Annotated[str, StringConstraints(max_length=200), AfterValidator(_check_no_nul), _NO_NUL]
+ShortText = Annotated[str, StringConstraints(max_length=200), AfterValidator(_check_no_nul), NO_NUL]
 SearchText = Annotated[
     str,
     StringConstraints(max_length=MAX_SEARCH),
     AfterValidator(_check_no_nul),
     AfterValidator(_check_word_count),
-    documented(r"^[^\u0000]*$"),
+    NO_NUL,
 ]
-Secret = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_check_no_nul), _NO_NUL]
+Secret = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_check_no_nul), NO_NUL]
 
 
 class RequestBody(BaseModel):

@@ -351,7 +351,7 @@ class ClientConnection(BufferedInput):
         data = self._buffer[self._buffer_start :]
         if too_large:
             answer = self.gateway.router.refuse_too_large(data)
-            self._refuse(BadRequestError("the request head is too large", 431), answer)
+            self._refuse(BadRequestError("the request head is too large"), answer)
         elif looks_broken(data):
             self._refuse(BadRequestError("a bare LF or NUL in the head"))
         elif self._request is not None:

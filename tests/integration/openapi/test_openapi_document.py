@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from codehub.openapi_document import WEBSOCKET
+from codehub.ulids import new_id
 from tests.integration.access.conftest import IMAGES, Workspace
 from tests.integration.openapi.schemathesis_run import Credential, Outcome, Run, execute
 from tests.selection import EVERYTHING, SEED, sample
@@ -32,7 +33,6 @@ F = f"{W}/files"
 PASSWORD = "a good password"
 SCOPES = ("read", "manage", "use", "admin")
 LOGOUT = f"POST {V1}/logout"
-OF_USERS = (f"DELETE {V1}/users/{{user_id}}", f"PATCH {V1}/users/{{user_id}}")
 MAY_REJECT = {
     f"POST {V1}/login": "a username has a form",
     f"POST {V1}/workspaces": "the image and the shortest TTL are settings",
@@ -60,6 +60,8 @@ MAY_REJECT = {
     f"PUT {F}/tar": "not all bytes are a tar archive",
 }
 """Operations whose valid data may get 422 for what a schema does not express, each with the reason."""
+OF_TRASH = (f"GET {W}/timeline", f"GET {W}/archives", f"POST {W}/undelete", f"DELETE {W}")
+"""Operations that a deleted workspace still has."""
 REACHED = (
     *(f"GET {W}", f"GET {W}/execs", f"POST {W}/execs", f"GET {E}", f"GET {E}/output", f"GET {W}/logs"),
     *(f"GET {F}", f"GET {F}/tar", f"GET {V1}/session", f"GET {V1}/workspaces"),
@@ -69,20 +71,23 @@ REACHED = (
 
 @dataclass
 class Caller:
-    """A new admin with a running workspace, and ids of own things that a run may change or delete."""
+    """A new admin, a running workspace, and ids of own things that a run may change or delete."""
 
     system: System
     name: str
     api: httpx.Client = field(init=False)
-    running: Workspace = field(init=False)
 
     def __post_init__(self) -> None:
         with closing(self.system.client()) as root:
             account = {"username": self.name, "password": PASSWORD, "role": "admin"}
             assert root.post(f"{V1}/users", json=account).status_code == 201
         self.api = self.system.client(self.name, PASSWORD)
-        self.running = Workspace(self.system, self.api, self.make("workspaces", name="running"))
-        wait_for(lambda: self.running.is_in("RUNNING"), "the workspace to run")
+
+    @cached_property
+    def running(self) -> Workspace:
+        made = Workspace(self.system, self.api, self.make("workspaces", name="running"))
+        wait_for(lambda: made.is_in("RUNNING"), "the workspace to run")
+        return made
 
     def make(self, path: str, **body: Any) -> str:
         answer = self.api.post(f"{V1}/{path}", json=body)
@@ -91,7 +96,7 @@ class Caller:
         return made
 
     def token(self, *scopes: str) -> Credential:
-        answer = self.api.post(f"{V1}/tokens", json={"name": "+".join(scopes), "scopes": scopes})
+        answer = self.api.post(f"{V1}/tokens", json={"name": new_id(), "scopes": scopes})
         assert answer.status_code == 201, answer.text
         return Credential("token", answer.json()["token"])
 
@@ -243,14 +248,19 @@ def test_a_call_without_its_scope_is_a_documented_403(
 def test_what_is_made_is_found_and_what_is_deleted_is_gone(
     system: System, operations: list[str], tmp_path: Path
 ) -> None:
-    """Chains of calls: the ids of answers are the parameters of further calls."""
+    """Chains of calls about workspaces: the ids of answers are the parameters of further calls."""
     caller = Caller(system, "by-links")
-    called = [call for call in operations if call not in OF_USERS]
     run = Run(
-        called, caller.token(*SCOPES), "stateful", 50 if EVERYTHING else 3,
-        parameters={"query.follow": False}, may_reject=MAY_REJECT,
-    )  # fmt: skip
+        [call for call in operations if f"{V1}/workspaces" in call],
+        caller.token(*SCOPES),
+        "stateful",
+        100 if EVERYTHING else 12,
+        mode="positive",
+        parameters={"query.follow": False, "query.wake_timeout_seconds": 0},
+        may_reject=MAY_REJECT,
+        of_trash=OF_TRASH,
+    )
     outcome = execute(run, system.base_url, tmp_path)
     assert not outcome.failed, f"seed {SEED}\n{outcome.failures}"
-    print(outcome.output, dict(outcome.statuses))
-    assert any(outcome.statuses), outcome.output
+    made = outcome.statuses[f"POST {V1}/workspaces"]
+    assert made[201], outcome.output
