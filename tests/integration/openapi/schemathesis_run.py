@@ -129,6 +129,8 @@ def _configuration(run: Run) -> str:
         'database = "none"',
         "[phases.coverage]",
         f"unexpected-methods = {_toml(METHODS)}",
+        "[phases.stateful]",
+        "max-steps = 6",
         "[checks.not_a_server_error]",
         f"expected-statuses = {_toml(documented)}",
         "[checks.positive_data_acceptance]",

@@ -202,7 +202,7 @@ def test_every_call_behaves_as_documented(
         sorted(called if kind == "token" else called - {LOGOUT}),
         credential,
         "coverage,fuzzing",
-        100 if EVERYTHING else 3,
+        30 if EVERYTHING else 3,
         parameters=caller.parameters,
         own_parameters=caller.own_parameters,
         may_reject=MAY_REJECT,
@@ -223,7 +223,7 @@ def test_no_path_is_a_server_error(
     """Ids of any text. Valid ones that name nothing are 404."""
     credential = caller.token(*SCOPES)
     with_ids = sample([call for call in operations if "{" in call], 6, "paths")
-    run = Run(with_ids, credential, "fuzzing", 100 if EVERYTHING else 5, may_reject=MAY_REJECT)
+    run = Run(with_ids, credential, "fuzzing", 30 if EVERYTHING else 5, may_reject=MAY_REJECT)
     check(execute(run, system.base_url, tmp_path), caller, credential)
 
 
@@ -237,7 +237,7 @@ def test_a_call_without_its_scope_is_a_documented_403(
         sample(operations, 10, f"calls with the scope {scope}"),
         credential,
         "fuzzing",
-        20 if EVERYTHING else 2,
+        10 if EVERYTHING else 2,
         parameters=caller.parameters,
         own_parameters=caller.own_parameters,
         may_reject=MAY_REJECT,
@@ -254,7 +254,7 @@ def test_what_is_made_is_found_and_what_is_deleted_is_gone(
         [call for call in operations if f"{V1}/workspaces" in call],
         caller.token(*SCOPES),
         "stateful",
-        100 if EVERYTHING else 12,
+        40 if EVERYTHING else 8,
         mode="positive",
         parameters={"query.follow": False, "query.wake_timeout_seconds": 0},
         may_reject=MAY_REJECT,
