@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import structlog
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import Scope
 
@@ -25,6 +25,7 @@ from codehub.asgi.call_admission import CallAdmissionMiddleware
 from codehub.asgi.credential_lookup import CredentialLookup
 from codehub.asgi.csrf import CsrfMiddleware
 from codehub.asgi.internal_key import InternalKeyMiddleware
+from codehub.asgi.known_query import check_query
 from codehub.asgi.metrics import MetricsMiddleware, RequestMetrics
 from codehub.asgi.security_headers import SECURITY, SecurityHeadersMiddleware
 from codehub.concurrency_limits import ConcurrencyLimit
@@ -57,10 +58,7 @@ _TOO_MANY_DOWNLOADS: Final = (
     f"You have {DOWNLOADS_AT_ONCE} downloads of archives in progress. Wait until one of them finishes."
 )
 _STREAMED: Final = ("/stdin", "/files/content", "/files/tar")
-_ERROR_STATUSES: Final = (401, 403, 404, 409, 410, 412, 413, 416, 422, 429, 502, 503, 504, 507)
-_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": errors.ErrorEnvelope} for status in _ERROR_STATUSES
-}
+ERROR_RESPONSES: Final = errors.error_responses(409, 410, 412, 416)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -106,7 +104,7 @@ def _is_streamed(path: str) -> bool:
 
 
 def make_router() -> APIRouter:
-    router = APIRouter(prefix=PREFIX, responses=_ERRORS)
+    router = APIRouter(prefix=PREFIX, responses=ERROR_RESPONSES, dependencies=[Depends(check_query)])
     for resource in (execs, exec_streams, terminals, logs, files, archives):
         router.include_router(resource.router)
     return router

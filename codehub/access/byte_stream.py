@@ -23,6 +23,11 @@ NOT_RENDERED: Final = {
 """Of every answer of this part: lists and errors too have names and lines that a workspace has chosen."""
 SAFE_HEADERS: Final = {"Content-Type": "application/octet-stream", **NOT_RENDERED}
 
+BYTES: Final[dict[str, Any]] = {
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+}
+"""Bytes in the OpenAPI document."""
+
 
 class StreamCut(Exception):  # noqa: N818 - a fact, not a fault
     """The rest of a stream cannot follow: the client must see that it is incomplete, and ask again."""

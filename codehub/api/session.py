@@ -92,6 +92,7 @@ class SessionView(BaseModel):
 
 @router.post("/login")
 async def login(body: SignIn, request: Request, response: Response, services: Shared, now: Now) -> SignedIn:
+    """Sign in. The answer sets the cookie of the session, which lasts 24 hours."""
     if admitted_credential(request.scope) is not None:
         raise Forbidden("A token cannot sign in.")
     address = client_address(request)
@@ -117,6 +118,7 @@ def set_session_cookie(response: Response, session_id: str, config: Config) -> N
 
 @router.post("/logout", status_code=204)
 async def logout(session: AccountCaller, services: Shared) -> Response:
+    """End your session."""
     async with services.engine.begin() as conn:
         await sessions.end_session(conn, session.id_hash)
     response = Response(status_code=204)
@@ -127,6 +129,7 @@ async def logout(session: AccountCaller, services: Shared) -> Response:
 
 @router.get("/session")
 async def get_session(session: AnyCaller, services: Shared) -> SessionView:
+    """Return who you are, what your token permits, and your limits."""
     config = services.config
     async with services.engine.connect() as conn:
         running = await _count_running(conn, session)
@@ -165,6 +168,7 @@ async def confirm_password(
 async def change_password(
     body: PasswordChange, session: AccountCaller, actor: CallerActor, services: Shared, now: Now
 ) -> Response:
+    """Change your own password. Your other sessions end. A wrong current one counts as a failed sign-in."""
     async with services.sign_in_limit.admit(actor.address):
         await accounts.change_own_password(
             services.engine, session, body.current, body.new, actor=actor, now=now

@@ -70,6 +70,10 @@ class WorkspaceChanges(RequestBody):
 async def create_workspace(
     body: NewWorkspace, caller: ManageCaller, services: Shared, now: Now
 ) -> WorkspaceView:
+    """Create a workspace. It starts, unless `desired_state` names another state.
+
+    The answer does not wait for that.
+    """
     caller.check_not_bound()
     config = services.config
     _check_standby_ttl(body.standby_ttl_seconds, config)
@@ -105,6 +109,7 @@ async def list_workspaces(
     q: Annotated[SearchText, Query()] = "",
     trash: bool = False,
 ) -> WorkspacePage:
+    """Return a page of your workspaces, or with `trash` of your deleted ones. `q` searches their texts."""
     selection = WorkspaceFilter(caller.user_id, phase, tuple(q.split()), trash, caller.workspaces)
     return await workspace_page(services, caller, selection, limit, offset, now)
 
@@ -132,6 +137,7 @@ async def workspace_page(
 async def get_workspace(
     workspace_id: WorkspaceId, caller: ReadCaller, services: Shared, now: Now
 ) -> WorkspaceView:
+    """Return a workspace."""
     async with services.engine.connect() as conn:
         detailed = await find_workspace(conn, caller, workspace_id)
     return detailed_view(detailed, services.config, now)
@@ -146,6 +152,10 @@ async def change_workspace(
     services: Shared,
     now: Now,
 ) -> WorkspaceView:
+    """Change the settings of a workspace, or the state that you want it in.
+
+    The answer does not wait for that.
+    """
     config = services.config
     _check_standby_ttl(body.standby_ttl_seconds, config)
     async with audit.transaction(services.engine, actor, now) as audited:

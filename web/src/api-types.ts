@@ -549,7 +549,7 @@ export interface components {
             stdin?: boolean;
             timeout_seconds?: number | null;
             /** @default false */
-            wake?: boolean | string;
+            wake?: boolean | "restore";
             /** @default 45 */
             wake_timeout_seconds?: number;
             key?: string | null;
@@ -575,7 +575,7 @@ export interface components {
             truncated: boolean;
         };
         SignalToSend: {
-            signal: number | string;
+            signal: number | ("ABRT" | "ALRM" | "BUS" | "CHLD" | "CLD" | "CONT" | "FPE" | "HUP" | "ILL" | "INT" | "IO" | "IOT" | "KILL" | "PIPE" | "POLL" | "PROF" | "PWR" | "QUIT" | "RTMAX" | "RTMIN" | "SEGV" | "STKFLT" | "STOP" | "SYS" | "TERM" | "TRAP" | "TSTP" | "TTIN" | "TTOU" | "URG" | "USR1" | "USR2" | "VTALRM" | "WINCH" | "XCPU" | "XFSZ" | "SIGABRT" | "SIGALRM" | "SIGBUS" | "SIGCHLD" | "SIGCLD" | "SIGCONT" | "SIGFPE" | "SIGHUP" | "SIGILL" | "SIGINT" | "SIGIO" | "SIGIOT" | "SIGKILL" | "SIGPIPE" | "SIGPOLL" | "SIGPROF" | "SIGPWR" | "SIGQUIT" | "SIGRTMAX" | "SIGRTMIN" | "SIGSEGV" | "SIGSTKFLT" | "SIGSTOP" | "SIGSYS" | "SIGTERM" | "SIGTRAP" | "SIGTSTP" | "SIGTTIN" | "SIGTTOU" | "SIGURG" | "SIGUSR1" | "SIGUSR2" | "SIGVTALRM" | "SIGWINCH" | "SIGXCPU" | "SIGXFSZ");
         };
         Terminal: {
             rows: number;

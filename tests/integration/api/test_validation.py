@@ -74,7 +74,7 @@ async def test_an_invalid_workspace_is_a_422(api: Api) -> None:
 
 async def test_valid_ttls_are_accepted(api: Api) -> None:
     alice = await api.quick_client("alice", Role.USER)
-    for ttl in (None, 0, 180, 31_536_000):
+    for ttl in (None, 0, 180, 600.0, 31_536_000):  # to JSON, 600.0 is 600
         made = await api.workspace(alice, standby_ttl_seconds=ttl, archive_ttl_seconds=ttl)
         assert made["standby_ttl_seconds"] == made["archive_ttl_seconds"] == ttl
 
