@@ -14,7 +14,7 @@ from codehub.domain.apps_host import default_apps_domain
 from codehub.domain.disk import Reserve
 from codehub.domain.loopback import is_loopback
 from codehub.domain.other_backends import Backends
-from codehub.domain.ttl import TtlDefaults
+from codehub.domain.ttl import MOST_AWAKE_CPU_PERCENT, TtlDefaults
 from codehub.domain.user_limits import MAX_WORKSPACES_PER_USER
 from codehub.domain.weak_settings import Weakness, is_too_wide
 from codehub.setting_types import (
@@ -127,6 +127,7 @@ class Settings(BaseSettings):
     gateway_lost_after_seconds: WholeSeconds = 3600
     ttl_standby_seconds: WholeSeconds = 600
     ttl_archive_seconds: WholeSeconds = 1800
+    awake_cpu_percent: Annotated[int, Field(ge=0, le=MOST_AWAKE_CPU_PERCENT)] = 0
     trash_retention_seconds: WholeSeconds = 604_800
     gc_orphan_grace_seconds: WholeSeconds = 7200
     archives_kept: Annotated[int, Field(ge=0, le=1000)] = 3
@@ -279,7 +280,12 @@ class Settings(BaseSettings):
 
     @property
     def ttl_defaults(self) -> TtlDefaults:
-        return TtlDefaults(self.ttl_standby_seconds, self.ttl_archive_seconds, self.limits_max_awake_seconds)
+        return TtlDefaults(
+            self.ttl_standby_seconds,
+            self.ttl_archive_seconds,
+            self.limits_max_awake_seconds,
+            self.awake_cpu_percent,
+        )
 
     @property
     def backends(self) -> Backends:

@@ -16,6 +16,7 @@ import type {
   Recovery,
   Session,
   SignedIn,
+  Stats,
   Timeline,
   TokenList,
   UserChanges,
@@ -153,6 +154,8 @@ export const api = {
     `${PREFIX}${withQuery(workspacePath(id, "/archive"), { archive_op_id: archiveOpId })}`,
   restoreArchive: (id: string, archiveOpId: string) =>
     request<DetailedWorkspace>("POST", workspacePath(id, "/restore"), { archive_op_id: archiveOpId }),
+  stats: (id: string, signal?: AbortSignal) =>
+    request<Stats>("GET", workspacePath(id, "/stats"), undefined, signal),
   leases: (id: string, signal?: AbortSignal) =>
     request<LeaseList>("GET", workspacePath(id, "/leases"), undefined, signal),
   deleteLease: (id: string, leaseId: string) =>

@@ -100,9 +100,27 @@ export const ko: Messages = {
     lease: (until, reason) => `${until}까지 실행 유지가 예약됨: ${reason}.`,
     commandsToo: (n) => (n === 1 ? "명령도 실행 중입니다." : `명령 ${n}개도 실행 중입니다.`),
     pausesAt: (at) => `사용하지 않으면 ${at}에 일시 중지됩니다.`,
+    cpu: (percent, above, since, ttl) =>
+      `${since}부터 CPU 사용량 때문에 실행이 유지되고 있습니다(10분 평균 코어 1개의 ${percent}). ${above} 이하로 내려가고 ${ttl} 후 일시 중지됩니다.`,
+    cpuToo: "CPU 사용량 때문에도 실행이 유지됩니다.",
     kept: (until) => `연장되어 ${until}까지 실행이 유지됩니다. 그 뒤에는 사용하지 않으면 일시 중지됩니다.`,
     limit: (since, until, at) =>
       `${since} 이후 사용한 사람이 없습니다. 프로그램만으로는 ${until}까지만 실행이 유지됩니다. ${at}에 일시 중지됩니다.`,
+  },
+  stats: {
+    title: "리소스",
+    cpu: "CPU",
+    cpuOf: (percent, cores) => `코어 1개의 ${percent}, 한도 ${cores}`,
+    cpuUncapped: (percent) => `코어 1개의 ${percent}`,
+    cpuAverage: (percent) => `10분 평균 ${percent}`,
+    cores: (_n, text) => `코어 ${text}개`,
+    memory: "메모리",
+    processes: "프로세스 및 스레드",
+    home: "홈",
+    free: (size) => `${size} 남음`,
+    of: (used, limit) => `${limit} 중 ${used}`,
+    unknown: "알 수 없음",
+    measured: (time) => `${time} 측정`,
   },
   leases: {
     title: "실행 유지 예약",
@@ -134,6 +152,10 @@ export const ko: Messages = {
     image: "이미지",
     standbyTtl: "자동 중지까지의 유휴 시간",
     archiveTtl: "자동 보관까지의 중지 시간",
+    awakeCpu: "실행을 유지할 CPU 사용률(%)",
+    awakeCpuHint: (byDefault) =>
+      `코어 1개 기준 10분 평균이 이 값을 넘는 동안 일시 중지하지 않습니다. 0은 끔, 비워 두면 기본값(${byDefault})입니다.`,
+    awakeCpuOff: "끔",
     startNow: "바로 시작",
     submit: "만들기",
     submitting: "만드는 중…",
