@@ -9,6 +9,8 @@ from codehub.access.byte_stream import SAFE_HEADERS
 from codehub.access.permissions import WorkspaceId, find_own
 from codehub.access.services import Shared
 from codehub.asgi.callers import UseCaller
+from codehub.domain.problems import InvalidState
+from codehub.domain.states import Phase
 
 router = APIRouter(prefix="/workspaces/{workspace_id}", tags=["workspaces"])
 
@@ -23,7 +25,12 @@ async def read_logs(
 ) -> Response:
     """Return the last lines of the output of the IDE, also while the workspace is in standby."""
     async with services.transaction(caller) as conn:
-        await find_own(conn, caller, workspace_id)
+        workspace = await find_own(conn, caller, workspace_id)
+    if workspace.phase is Phase.RUNNING and not await services.commands.has_logs(workspace_id):
+        raise InvalidState(
+            "This workspace offers no output: an older version of CodeHub started it; "
+            "restart it to read its output."
+        )
     await answer.begin()
     text = await services.commands.logs(workspace_id, lines)
     return Response(f"{text}\n" if text else "", headers=SAFE_HEADERS)

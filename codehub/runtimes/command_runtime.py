@@ -106,6 +106,12 @@ class CommandRuntime(Protocol):
     async def remove_set_aside(self) -> None:
         """Remove everything that was set aside, also what an earlier call left behind."""
 
+    async def has_logs(self, workspace_id: str) -> bool:
+        """Return whether the output of a running container can be read.
+
+        It cannot be on the process runtime if an older version started the container.
+        """
+
     async def logs(self, workspace_id: str, lines: int) -> str:
         """Return the last lines of the container's output, also while it is in standby."""
 

@@ -64,6 +64,9 @@ class DockerCommands(RecordedCommands):
         if report not in (exec_forkserver.STARTED, exec_forkserver.DUPLICATE):
             raise CommandRefused("the start of the command was interrupted")
 
+    async def has_logs(self, workspace_id: str) -> bool:
+        return True
+
     async def logs(self, workspace_id: str, lines: int) -> str:
         """Return the last lines of the container's output, or nothing if there is no container."""
         return await asyncio.to_thread(self._logs, workspace_id, lines)

@@ -17,6 +17,9 @@ class ProcessCommands(RecordedCommands):
     def broker_socket(self, workspace_id: str) -> Path:
         return self.workspace_directory(workspace_id) / exec_broker.SOCKET
 
+    async def has_logs(self, workspace_id: str) -> bool:
+        return await asyncio.to_thread((self.workspace_directory(workspace_id) / LOG).exists)
+
     async def logs(self, workspace_id: str, lines: int) -> str:
         """Return the last lines of the container's output, also after it was deleted."""
         return await asyncio.to_thread(_tail, self.workspace_directory(workspace_id), lines)
