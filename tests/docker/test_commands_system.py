@@ -18,6 +18,7 @@ from tests.integration.access.test_commands_system import (  # noqa: F401 - test
     revoke_tokens,
     test_a_command_is_started_read_and_forgotten,
     test_a_command_that_ignores_sigterm_is_killed_after_its_timeout,
+    test_a_command_waits_for_a_new_workspace,
     test_a_slow_reader_gets_a_declared_gap_and_holds_nothing_back,
     test_a_stream_is_resumed_after_every_part_was_killed,
     test_commands_go_on_while_all_of_codehub_is_down,
