@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -22,6 +22,11 @@ NOT_RENDERED: Final = {
 }
 """Of every answer of this part: lists and errors too have names and lines that a workspace has chosen."""
 SAFE_HEADERS: Final = {"Content-Type": "application/octet-stream", **NOT_RENDERED}
+
+BYTES: Final[dict[str, Any]] = {
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+}
+"""Bytes in the OpenAPI document."""
 
 
 class StreamCut(Exception):  # noqa: N818 - a fact, not a fault
@@ -55,10 +60,6 @@ class ByteStream(Response):
         self._caller = caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._resources:
-            await self._respond(scope, receive, send)
-
-    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop, transport = asyncio.get_running_loop(), transport_of(scope)
         ended = asyncio.Event()
 
@@ -67,15 +68,23 @@ class ByteStream(Response):
                 transport.abort()
             ended.set()
 
-        with ExitStack() as stack:
-            stack.enter_context(self._services.readers.register(self._caller.user_id, end))
-            stack.enter_context(self._services.credential_revocations.watch(self._caller, end))
+        async with self._resources:
+            self._watch(self._resources, end)
+            await self._check()
             stream = loop.create_task(self._stream(send))
             others = [loop.create_task(ended.wait()), loop.create_task(_disconnected(receive))]
             try:
                 await asyncio.wait({stream, *others}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 await _finish(stream, others, end)
+
+    def _watch(self, stack: AsyncExitStack, end: Callable[[], None]) -> None:
+        """Call `end` when the stream must end, until the stack is closed."""
+        stack.enter_context(self._services.readers.register(self._caller.user_id, end))
+        stack.enter_context(self._services.credential_revocations.watch(self._caller, end))
+
+    async def _check(self) -> None:
+        """Raise a Problem if the stream may not begin. From here on, changes end it."""
 
     async def _stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

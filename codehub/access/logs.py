@@ -7,12 +7,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from codehub.access.byte_stream import ByteStream, StreamCut
+from codehub.access.byte_stream import BYTES, ByteStream, StreamCut
 from codehub.access.permissions import WorkspaceId, find_own
 from codehub.access.services import Shared
 from codehub.asgi.callers import UseCaller
 from codehub.domain.allowed_changes import is_in_error
-from codehub.domain.problems import UpstreamUnavailable
+from codehub.domain.problems import InvalidState, UpstreamUnavailable
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.command_runtime import LogsUnavailable
@@ -20,7 +20,7 @@ from codehub.runtimes.command_runtime import LogsUnavailable
 router = APIRouter(prefix="/workspaces/{workspace_id}", tags=["workspaces"])
 
 
-@router.get("/logs", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})
+@router.get("/logs", response_class=Response, responses={200: BYTES})
 async def read_logs(
     workspace_id: WorkspaceId,
     caller: UseCaller,
@@ -34,11 +34,16 @@ async def read_logs(
     """
     services.readers.check(caller.user_id)
     async with services.transaction(caller) as conn:
-        await find_own(conn, caller, workspace_id)
+        workspace = await find_own(conn, caller, workspace_id)
+    if workspace.phase is Phase.RUNNING and not await services.commands.has_logs(workspace_id):
+        raise InvalidState(
+            "This workspace offers no output: an older version of CodeHub started it; "
+            "restart it to read its output."
+        )
     until = asyncio.Event()
     async with AsyncExitStack() as stack:
         if follow:
-            stack.enter_context(services.workspace_changes.watch(workspace_id, _has_stopped, until.set))
+            stack.enter_context(services.workspace_watchers.watch(workspace_id, _has_stopped, until.set))
         else:
             until.set()
         try:

@@ -198,7 +198,7 @@ async def connect(
     end = _End()
     with _ending(services, caller, end):
         app = await _open(services, caller, workspace_id, port, waking)
-        with services.workspace_changes.watch(
+        with services.workspace_watchers.watch(
             workspace_id, _has_stopped, lambda: end.set(GOING_AWAY, "the workspace has stopped")
         ):
             try:

@@ -9,8 +9,9 @@ from fastapi import Depends
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.requests import HTTPConnection
 
+from codehub.access.archive_store import ReadableArchives
 from codehub.access.open_readers import OpenReaders
-from codehub.access.workspace_changes import WorkspaceChanges
+from codehub.access.workspace_watchers import WorkspaceWatchers
 from codehub.asgi.credential_lookup import CredentialLookup
 from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.concurrency_limits import ConcurrencyLimit
@@ -41,10 +42,13 @@ class AccessServices:
     """Leaves threads to other users: a slow container keeps the start of a command waiting."""
     files: FileRuntime
     ports: PortRuntime
-    workspace_changes: WorkspaceChanges
+    workspace_watchers: WorkspaceWatchers
     agents_per_user: ConcurrencyLimit
     agents_per_workspace: ConcurrencyLimit
     """File agents under way: each is a process in its workspace."""
+    archives: ReadableArchives
+    downloads_per_user: ConcurrencyLimit
+    """Leaves memory to other users: a download holds some megabytes for as long as its client reads."""
     input_seen: dict[tuple[str, bool], float] = field(default_factory=dict)
     """When input to each workspace, by a program or not, last counted as its use, on the monotonic clock."""
     terminal_writers: dict[str, object] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from tests.integration.api.conftest import BASE, Api
 EXECS = "/api/v1/workspaces/{workspace_id}/execs"
 EXEC = EXECS + "/{exec_id}"
 FILES = "/api/v1/workspaces/{workspace_id}/files"
+ARCHIVE = "/api/v1/workspaces/{workspace_id}/archive"
 PORT = "/api/v1/workspaces/{workspace_id}/ports/{port}"
 LOGS = "/api/v1/workspaces/{workspace_id}/logs"
 SCOPES = ("read", "manage", "use")
@@ -64,6 +65,7 @@ MATRIX = {
     f"GET {PORT}/connect": Row(),
     f"WEBSOCKET {PORT}/connect": Row(),
     f"GET {LOGS}": Row(),
+    f"GET {ARCHIVE}": Row(),
     f"GET {FILES}": Row(),
     f"GET {FILES}/content": Row(query={"path": "a"}),
     f"PUT {FILES}/content": Row(query={"path": "a"}, content=b"x"),

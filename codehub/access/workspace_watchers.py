@@ -32,7 +32,7 @@ class _Watcher:
     end: Callable[[], None]
 
 
-class WorkspaceChanges:
+class WorkspaceWatchers:
     """Registry of callbacks for workspaces that stop, with one LISTEN connection per process."""
 
     def __init__(self, database_url: str, engine: AsyncEngine) -> None:
