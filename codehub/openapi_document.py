@@ -77,7 +77,7 @@ def _describe_callers(document: Document, app: FastAPI) -> None:
     """Add to each operation which credentials permit it."""
     for context in iter_route_contexts(app.routes):
         route = context.original_route
-        if not isinstance(route, APIRoute):
+        if not isinstance(route, APIRoute) or not route.include_in_schema:
             continue
         for required in set(requirements(route.dependant)):
             for method in context.methods or ():

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -46,10 +46,16 @@ class ByteStream(Response):
         services: AccessServices,
         caller: Credential,
         headers: Mapping[str, str],
+        *,
+        status: int = 200,
+        resources: AsyncExitStack | None = None,
     ) -> None:
-        super().__init__(status_code=200, headers={**SAFE_HEADERS, **headers})
-        del self.headers["content-length"]
+        """`resources` are what the pieces come from. They are released when the response ends."""
+        super().__init__(status_code=status, headers={**SAFE_HEADERS, **headers})
+        if "Content-Length" not in headers:
+            del self.headers["content-length"]
         self._pieces = pieces
+        self._resources = resources or AsyncExitStack()
         self._services = services
         self._caller = caller
 
@@ -62,15 +68,23 @@ class ByteStream(Response):
                 transport.abort()
             ended.set()
 
-        with ExitStack() as stack:
-            stack.enter_context(self._services.readers.register(self._caller.user_id, end))
-            stack.enter_context(self._services.credential_revocations.watch(self._caller, end))
+        async with self._resources:
+            self._watch(self._resources, end)
+            await self._check()
             stream = loop.create_task(self._stream(send))
             others = [loop.create_task(ended.wait()), loop.create_task(_disconnected(receive))]
             try:
                 await asyncio.wait({stream, *others}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 await _finish(stream, others, end)
+
+    def _watch(self, stack: AsyncExitStack, end: Callable[[], None]) -> None:
+        """Call `end` when the stream must end, until the stack is closed."""
+        stack.enter_context(self._services.readers.register(self._caller.user_id, end))
+        stack.enter_context(self._services.credential_revocations.watch(self._caller, end))
+
+    async def _check(self) -> None:
+        """Raise a Problem if the stream may not begin. From here on, changes end it."""
 
     async def _stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -9,7 +9,9 @@ from fastapi import Depends
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.requests import HTTPConnection
 
+from codehub.access.archive_store import ReadableArchives
 from codehub.access.open_readers import OpenReaders
+from codehub.access.workspace_watchers import WorkspaceWatchers
 from codehub.asgi.credential_lookup import CredentialLookup
 from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.concurrency_limits import ConcurrencyLimit
@@ -17,6 +19,7 @@ from codehub.database.credentials import Credential
 from codehub.domain.user_limits import Limits
 from codehub.runtimes.command_runtime import CommandRuntime
 from codehub.runtimes.files.client import FileRuntime
+from codehub.runtimes.port_runtime import PortRuntime
 from codehub.settings import Settings
 
 MAX_ALIVE: Final = 256
@@ -38,9 +41,14 @@ class AccessServices:
     starts_per_user: ConcurrencyLimit
     """Leaves threads to other users: a slow container keeps the start of a command waiting."""
     files: FileRuntime
+    ports: PortRuntime
+    workspace_watchers: WorkspaceWatchers
     agents_per_user: ConcurrencyLimit
     agents_per_workspace: ConcurrencyLimit
     """File agents under way: each is a process in its workspace."""
+    archives: ReadableArchives
+    downloads_per_user: ConcurrencyLimit
+    """Leaves memory to other users: a download holds some megabytes for as long as its client reads."""
     input_seen: dict[tuple[str, bool], float] = field(default_factory=dict)
     """When input to each workspace, by a program or not, last counted as its use, on the monotonic clock."""
     terminal_writers: dict[str, object] = field(default_factory=dict)

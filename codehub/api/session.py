@@ -52,8 +52,11 @@ class ArchiveUsage(BaseModel):
 
 
 class TtlDefaultsView(BaseModel):
+    """Defaults of workspaces without their own. 0 means never, and that no CPU use keeps one awake."""
+
     standby_seconds: int
     archive_seconds: int
+    awake_cpu_percent: int
 
 
 class CallerTokenView(BaseModel):
@@ -142,7 +145,11 @@ async def get_session(session: AnyCaller, services: Shared) -> SessionView:
             bytes=archive_sizes.get(session.user_id, 0),
             max_bytes=config.limits.archive_bytes_per_user or None,
         ),
-        ttl=TtlDefaultsView(standby_seconds=config.ttl.standby, archive_seconds=config.ttl.archive),
+        ttl=TtlDefaultsView(
+            standby_seconds=config.ttl.standby,
+            archive_seconds=config.ttl.archive,
+            awake_cpu_percent=config.ttl.awake_cpu_percent,
+        ),
         apps_mode="origin" if config.settings.apps_host else "path",
         trash_retention_seconds=config.settings.trash_retention_seconds,
     )

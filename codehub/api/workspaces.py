@@ -27,6 +27,7 @@ from codehub.domain.audit import Action
 from codehub.domain.problems import Forbidden, Unauthorized, ValidationFailed, WorkspaceNotFound
 from codehub.domain.scopes import Scope
 from codehub.domain.states import DesiredState, Phase
+from codehub.domain.ttl import MOST_AWAKE_CPU_PERCENT
 from codehub.domain.workspace import Workspace
 
 router = APIRouter(prefix="/workspaces", tags=["workspaces"])
@@ -36,6 +37,7 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 Offset = Annotated[int, Query(ge=0, le=1_000_000)]
 RequestedState = Literal["RUNNING", "STANDBY", "ARCHIVED"]
 Ttl = Annotated[int, Field(ge=0, le=31_536_000)]
+AwakeCpu = Annotated[int, Field(ge=0, le=MOST_AWAKE_CPU_PERCENT)]
 
 
 class NewWorkspace(RequestBody):
@@ -44,17 +46,23 @@ class NewWorkspace(RequestBody):
     image_ref: Annotated[str, Field(max_length=64)] | None = None
     standby_ttl_seconds: Ttl | None = None
     archive_ttl_seconds: Ttl | None = None
+    awake_cpu_percent: AwakeCpu | None = None
     desired_state: RequestedState = "RUNNING"
 
 
 class WorkspaceChanges(RequestBody):
-    """Changes of a workspace. A missing field stays. A TTL of null means the default, 0 never."""
+    """Changes of a workspace. A missing field stays. A TTL of null means the default, 0 never.
+
+    More CPU use than `awake_cpu_percent`, on average over ten minutes and in percent of one core, keeps
+    the workspace awake; 0 turns this off, null means the default.
+    """
 
     name: Name = ""
     description: Description = ""
     memo: Memo = ""
     standby_ttl_seconds: Ttl | None = None
     archive_ttl_seconds: Ttl | None = None
+    awake_cpu_percent: AwakeCpu | None = None
     desired_state: RequestedState = "RUNNING"
 
     @property
@@ -89,6 +97,7 @@ async def create_workspace(
             image_ref=image_ref,
             standby_ttl=body.standby_ttl_seconds,
             archive_ttl=body.archive_ttl_seconds,
+            awake_cpu_percent=body.awake_cpu_percent,
             desired=DesiredState(body.desired_state),
             actor=caller.actor_name,
             limits=config.limits,

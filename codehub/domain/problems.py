@@ -112,6 +112,29 @@ class Gone(Problem):
     code, status = "GONE", 410
 
 
+class ArchiveNotFound(Problem):
+    """Request for an archive that a workspace does not have."""
+
+    default_message = "This workspace has no such archive."
+    code, status = "ARCHIVE_NOT_FOUND", 404
+
+
+class ArchiveDamaged(Problem):
+    """Archive that is not the one that was made."""
+
+    default_message = (
+        "This archive is damaged: it is not the one that was made. Choose another, and tell an admin."
+    )
+    code, status = "ARCHIVE_DAMAGED", 502
+
+
+class ArchiveStoreUnavailable(Problem):
+    """Failure to read the archive store."""
+
+    default_message = "The archive store cannot be read at the moment. Try again later, or ask an admin."
+    code, status = "ARCHIVE_STORE_UNAVAILABLE", 503
+
+
 class RangeNotSatisfiable(Problem):
     """Request for bytes behind the end."""
 
@@ -147,8 +170,20 @@ class WorkspaceFailed(Problem):
     code, status = "WORKSPACE_FAILED", 502
 
 
+class UpstreamUnavailable(Problem):
+    """Lack of an answer from what the request is for, such as a port of a workspace."""
+
+    default_message = "Nothing answers there."
+    code, status = "UPSTREAM_UNAVAILABLE", 502
+
+
 class WorkspaceStalled(Problem):
     """Time limit that the workspace has exceeded."""
 
     default_message = "The workspace did not finish in time. Try again."
     code, status = "WORKSPACE_STALLED", 504
+
+
+def sentence(text: str) -> str:
+    """Return the text of an error as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."

@@ -42,6 +42,9 @@ BAD_WORKSPACES: list[Any] = [
     {"name": "a", "standby_ttl_seconds": True},
     {"name": "a", "standby_ttl_seconds": 600.5},
     {"name": "a", "archive_ttl_seconds": 2**31},
+    {"name": "a", "awake_cpu_percent": -1},
+    {"name": "a", "awake_cpu_percent": 10_001},
+    {"name": "a", "awake_cpu_percent": "50"},
     {"name": "a", "desired_state": "DELETED"},
     {"name": "a", "desired_state": "PENDING"},
     {"name": "a", "desired_state": "running"},
@@ -186,7 +189,16 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(
     [
         *("name", "description", "memo", "image_ref", "standby_ttl_seconds", "archive_ttl_seconds"),
-        *("desired_state", "from", "archive_op_id", "seconds", "username", "password", "role"),
+        *(
+            "awake_cpu_percent",
+            "desired_state",
+            "from",
+            "archive_op_id",
+            "seconds",
+            "username",
+            "password",
+            "role",
+        ),
         *("current", "new"),
     ]
 )

@@ -6,10 +6,12 @@ import { Facts } from "../components/Facts";
 import { HomeNotice } from "../components/HomeSize";
 import { Icon } from "../components/Icon";
 import { Leases } from "../components/Leases";
+import { LogsPanel } from "../components/LogsPanel";
 import { MemoPanel } from "../components/MemoPanel";
 import { PageTitle } from "../components/PageTitle";
 import { PhaseChip } from "../components/PhaseChip";
 import { SettingsForm } from "../components/SettingsForm";
+import { Stats } from "../components/Stats";
 import { Timeline } from "../components/Timeline";
 import { WorkspaceStatus } from "../components/WorkspaceStatus";
 import { messages } from "../i18n";
@@ -55,12 +57,14 @@ function Detail({ watched, workspace }: { watched: WatchedWorkspace; workspace: 
             <h2>{text.detail.timeline}</h2>
             <Timeline id={workspace.id} />
           </section>
+          {isOwner && <LogsPanel workspace={workspace} />}
         </div>
         <div class="detail-side">
           <section class="panel">
             <h2>{text.detail.facts}</h2>
             <Facts workspace={workspace} />
           </section>
+          {workspace.phase === "RUNNING" && <Stats workspace={workspace} />}
           <section class="panel">
             <h2>{text.detail.conditions}</h2>
             <ConditionTable conditions={workspace.conditions} />
