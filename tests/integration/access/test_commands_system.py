@@ -479,7 +479,9 @@ def test_the_documented_script_makes_the_first_token(system: System) -> None:
         assert (done.returncode == 0) == succeeds, done.stderr
         if succeeds:
             session = httpx.get(
-                f"{system.base_url}/api/v1/session", headers={"Authorization": f"Bearer {done.stdout}"}
+                f"{system.base_url}/api/v1/session",
+                headers={"Authorization": f"Bearer {done.stdout}"},
+                timeout=PATIENCE,
             )
             assert session.json()["token"]["name"] == "ci", session.text
         else:

@@ -24,7 +24,7 @@ from tests.integration.access.conftest import IMAGES, Workspace
 from tests.integration.openapi.schemathesis_run import Credential, Outcome, Run, execute
 from tests.selection import EVERYTHING, SEED, sample
 from tests.services import System
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 V1 = "/api/v1"
 W = f"{V1}/workspaces/{{workspace_id}}"
@@ -168,7 +168,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 @pytest.fixture(scope="module")
 def operations(system: System) -> list[str]:
     """All operations of the document that the system serves, but for WebSockets."""
-    document = httpx.get(f"{system.base_url}{V1}/openapi.json").json()
+    document = httpx.get(f"{system.base_url}{V1}/openapi.json", timeout=PATIENCE).json()
     found = [
         f"{method.upper()} {path}"
         for path, methods in document["paths"].items()
@@ -187,7 +187,7 @@ def caller(system: System) -> Caller:
 def check(outcome: Outcome, caller: Caller, credential: Credential) -> None:
     """Check that nothing was found, and that the run still had its credential and its workspace."""
     assert not outcome.failed, f"seed {SEED}\n{outcome.failures}"
-    session = httpx.get(f"{caller.system.base_url}{V1}/session", headers=credential.headers)
+    session = httpx.get(f"{caller.system.base_url}{V1}/session", headers=credential.headers, timeout=PATIENCE)
     assert session.status_code == 200, f"the run has lost its credential: {session.text}"
     assert caller.running.is_in("RUNNING"), "the run has lost its workspace"
 
