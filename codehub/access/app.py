@@ -56,9 +56,13 @@ AGENTS_PER_WORKSPACE: Final = 16
 AGENTS_WAITING: Final = 128
 DOWNLOADS_AT_ONCE: Final = 8
 """Downloads of archives of a user. One beyond is rejected: the others may take hours."""
+LOG_FOLLOWERS: Final = 16
+"""Followed logs of a user. On Docker each asks the engine every few seconds while nothing comes, and takes an
+inotify instance of root in version 20.10: the kernel allows 128."""
 _TOO_MANY_DOWNLOADS: Final = (
     f"You have {DOWNLOADS_AT_ONCE} downloads of archives in progress. Wait until one of them finishes."
 )
+_TOO_MANY_FOLLOWERS: Final = f"You follow the logs of workspaces {LOG_FOLLOWERS} times. Close some of these streams."
 _STREAMED: Final = ("/stdin", "/files/content", "/files/tar")
 ERROR_RESPONSES: Final = errors.error_responses(409, 410, 412, 416)
 
@@ -178,6 +182,7 @@ def _make_services(
         ConcurrencyLimit(AGENTS_PER_WORKSPACE, AGENTS_WAITING, message, limited.labels("files").inc),
         ReadableArchives(settings.archive_store_url, engine),
         ConcurrencyLimit(DOWNLOADS_AT_ONCE, 0, _TOO_MANY_DOWNLOADS, limited.labels("downloads").inc),
+        ConcurrencyLimit(LOG_FOLLOWERS, 0, _TOO_MANY_FOLLOWERS, limited.labels("logs").inc),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from codehub.access.permissions import check_credential
 from codehub.access.services import AccessServices
 from codehub.asgi.uvicorn_protocol import transport_of
 from codehub.database.credentials import Credential
@@ -49,8 +50,12 @@ class ByteStream(Response):
         *,
         status: int = 200,
         resources: AsyncExitStack | None = None,
+        follows: bool = False,
     ) -> None:
-        """`resources` are what the pieces come from. They are released when the response ends."""
+        """`resources` are what the pieces come from. They are released when the response ends.
+
+        `follows`: it may last for days, so a credential that ended before it was watched must not begin it.
+        """
         super().__init__(status_code=status, headers={**SAFE_HEADERS, **headers})
         if "Content-Length" not in headers:
             del self.headers["content-length"]
@@ -58,6 +63,7 @@ class ByteStream(Response):
         self._resources = resources or AsyncExitStack()
         self._services = services
         self._caller = caller
+        self._follows = follows
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop, transport = asyncio.get_running_loop(), transport_of(scope)
@@ -85,6 +91,9 @@ class ByteStream(Response):
 
     async def _check(self) -> None:
         """Raise a Problem if the stream may not begin. From here on, changes end it."""
+        if self._follows:
+            async with self._services.transaction(self._caller) as conn:
+                await check_credential(conn, self._caller)
 
     async def _stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -99,7 +99,7 @@ async def read_output(
         pieces: AsyncIterator[bytes] = _followed(services, row, stream, start)
     else:
         pieces = _until(services, row, stream, start, max(end, start))
-    return ByteStream(pieces, services, caller, {"Codehub-Offset": str(start)})
+    return ByteStream(pieces, services, caller, {"Codehub-Offset": str(start)}, follows=follow)
 
 
 async def _find(

@@ -43,6 +43,7 @@ async def read_logs(
     until = asyncio.Event()
     async with AsyncExitStack() as stack:
         if follow:
+            await stack.enter_async_context(services.log_followers_per_user.slot(caller.user_id))
             stack.enter_context(services.workspace_watchers.watch(workspace_id, _has_stopped, until.set))
         else:
             until.set()
@@ -50,7 +51,9 @@ async def read_logs(
             pieces = await stack.enter_async_context(services.commands.read_logs(workspace_id, lines, until))
         except LogsUnavailable as error:
             raise UpstreamUnavailable(f"The output cannot be read: {error}.") from error
-        return ByteStream(_cut_on_problem(pieces), services, caller, {}, resources=stack.pop_all())
+        return ByteStream(
+            _cut_on_problem(pieces), services, caller, {}, resources=stack.pop_all(), follows=follow
+        )
 
 
 def _has_stopped(workspace: Workspace) -> bool:

@@ -49,6 +49,8 @@ class AccessServices:
     archives: ReadableArchives
     downloads_per_user: ConcurrencyLimit
     """Leaves memory to other users: a download holds some megabytes for as long as its client reads."""
+    log_followers_per_user: ConcurrencyLimit
+    """Leaves the Docker engine to other users."""
     input_seen: dict[tuple[str, bool], float] = field(default_factory=dict)
     """When input to each workspace, by a program or not, last counted as its use, on the monotonic clock."""
     terminal_writers: dict[str, object] = field(default_factory=dict)

@@ -4,6 +4,7 @@ import ctypes
 import os
 import secrets
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from codehub.host.atomic_files import replace_file
@@ -71,7 +72,8 @@ def write_stream(path: Path, chunks: Iterable[bytes], mode: int = _PRIVATE) -> N
     try:
         with os.fdopen(fd, "wb") as file:
             if mode != _PRIVATE:
-                os.fchmod(fd, mode)  # whatever the umask is
+                with suppress(OSError):  # a file system without modes must not cost the content
+                    os.fchmod(fd, mode)  # whatever the umask is
             begun = written = 0
             for chunk in chunks:
                 for piece in _pieces(chunk):

@@ -205,4 +205,4 @@ def _answering_problems() -> Iterator[None]:
     except TimeoutError as error:
         raise LogsUnavailable("the Docker engine did not answer in time") from error
     except OSError as error:
-        raise LogsUnavailable(f"the output cannot be read: {error}") from error
+        raise LogsUnavailable(str(error)) from error

@@ -12,31 +12,31 @@ from codehub.runtimes.port_runtime import CONNECT_SECONDS, PortClosed, PortsUnav
 
 
 @dataclass(frozen=True)
+class _Container:
+    id: str
+    address: str
+
+
+@dataclass(frozen=True)
 class DockerPorts:
     """`PortRuntime` of the Docker runtime."""
 
     commands: DockerCommands
 
     async def connect(self, workspace_id: str, port: int) -> socket.socket:
-        address = await asyncio.to_thread(self._address, workspace_id)
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        container = await asyncio.to_thread(self._find, workspace_id)
+        connection = await _connect(container.address, port)
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await asyncio.get_running_loop().sock_connect(connection, (address, port))
-        except BaseException as error:
+            # While this connected, the address may have become that of another workspace.
+            if await asyncio.to_thread(self._find, workspace_id) != container:
+                raise PortsUnavailable("the workspace was restarted meanwhile; try again")
+        except BaseException:
             connection.close()
-            if isinstance(error, OSError):  # TimeoutError among them
-                message = (
-                    f"nothing answers on port {port} of this workspace; an app must listen on 0.0.0.0, "
-                    "because only the container itself reaches its 127.0.0.1"
-                )
-                raise PortClosed(message) from error
             raise
         return connection
 
-    def _address(self, workspace_id: str) -> str:
-        """Return the address of a running container, which is none of this machine's own."""
+    def _find(self, workspace_id: str) -> _Container:
+        """Return a running container and its address, which is none of this machine's own."""
         try:
             found = self.commands.inspect_running(workspace_id)
         except OSError as error:
@@ -47,4 +47,22 @@ class DockerPorts:
         address = str(found["NetworkSettings"]["Networks"].get(network, {}).get("IPAddress") or "")
         if network_of(f"tcp:{address}:0") is None:
             raise PortsUnavailable("no port of this workspace can be reached: it has no address")
-        return address
+        return _Container(str(found["Id"]), address)
+
+
+async def _connect(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await asyncio.get_running_loop().sock_connect(connection, (address, port))
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, OSError):  # TimeoutError among them
+            message = (
+                f"nothing answers on port {port} of this workspace; an app must listen on 0.0.0.0, "
+                "because only the container itself reaches its 127.0.0.1"
+            )
+            raise PortClosed(message) from error
+        raise
+    return connection

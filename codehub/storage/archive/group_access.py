@@ -8,6 +8,7 @@ that writes there, whatever it knows of the settings. Directories pass their gro
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +42,8 @@ def make_directory(path: Path, *, shared: bool) -> None:
     except FileExistsError:
         return
     if shared:
-        path.chmod(_SHARED_DIRECTORY_MODE)
+        with suppress(OSError):  # a file system without modes must not cost the archive
+            path.chmod(_SHARED_DIRECTORY_MODE)
 
 
 def share_with_group(root: Path, group: int) -> None:

@@ -3,16 +3,20 @@
 import asyncio
 from collections.abc import Awaitable
 from contextlib import AbstractContextManager, AsyncExitStack
+from typing import Any
 
 import httpx
+import pytest
 from sqlalchemy import select, text
 
-from codehub.access.app import AGENTS_PER_USER
+from codehub.access.app import AGENTS_PER_USER, LOG_FOLLOWERS
 from codehub.access.services import AccessServices
 from codehub.clock import utc_now
 from codehub.database import gate, tokens
 from codehub.database.tables import execs, workspaces
-from tests.integration.access.test_authorization import EXECS, FILES, Fixture, fixture
+from codehub.runtimes.process.commands import ProcessCommands
+from codehub.runtimes.process.state_directory import LOG
+from tests.integration.access.test_authorization import EXECS, FILES, LOGS, Fixture, fixture
 from tests.integration.api.conftest import BASE
 from tests.waiting import PATIENCE, eventually, until
 
@@ -30,6 +34,7 @@ class Program:
         self._token_id = token_id
         self._headers = {"Authorization": f"Bearer {secret}"}
         self.services: AccessServices = fixture.app.state.services
+        self.workspace_id = fixture.workspace_id
 
     @classmethod
     async def of(cls, fixture: Fixture, phase: str) -> "Program":
@@ -42,6 +47,12 @@ class Program:
         async with httpx.AsyncClient(transport=transport, base_url=BASE, headers=self._headers) as client:
             path = url.format(workspace_id=self._fixture.workspace_id)
             return await asyncio.wait_for(client.post(path, json=body), PATIENCE)
+
+    async def get(self, url: str, **query: Any) -> httpx.Response:
+        transport = httpx.ASGITransport(app=self._fixture.app)
+        async with httpx.AsyncClient(transport=transport, base_url=BASE, headers=self._headers) as client:
+            path = url.format(workspace_id=self._fixture.workspace_id)
+            return await asyncio.wait_for(client.get(path, params=query), PATIENCE)
 
     async def revoke(self) -> None:
         async with self.services.engine.begin() as conn:
@@ -95,6 +106,46 @@ async def test_a_file_that_waits_behind_others_is_not_moved(fixture: Fixture) ->
         await until(lambda: limit._keys[owner].admitted > AGENTS_PER_USER, "the call to wait")
         await program.revoke()
     await unauthorized(call)
+
+
+async def test_logs_are_not_followed_if_their_credential_ends_before_it_is_watched(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = await Program.of(fixture, "RUNNING")
+    has_logs = program.services.commands.has_logs
+
+    async def revoke_first(workspace_id: str) -> bool:
+        await program.revoke()
+        return await has_logs(workspace_id)
+
+    _begin_log(program)
+    monkeypatch.setattr(program.services.commands, "has_logs", revoke_first)
+    await unauthorized(program.get(LOGS, follow=True))
+
+
+async def test_a_user_follows_logs_a_limited_number_of_times(fixture: Fixture) -> None:
+    program = await Program.of(fixture, "RUNNING")
+    _begin_log(program)
+    limit, owner = program.services.log_followers_per_user, fixture.api.ids["owner"]
+    async with asyncio.TaskGroup() as tasks:
+        followers = [tasks.create_task(program.get(LOGS, follow=True)) for _ in range(LOG_FOLLOWERS)]
+        await until(
+            lambda: owner in limit._keys and limit._keys[owner].admitted == LOG_FOLLOWERS, "all to follow"
+        )
+        one_more = await program.get(LOGS, follow=True)
+        assert (one_more.status_code, one_more.json()["error"]["code"]) == (429, "TOO_MANY_REQUESTS")
+        assert (await program.get(LOGS)).text == "line\n", "the recent output needs no slot"
+        await fixture.api.set(fixture.workspace_id, phase="STANDBY", desired_state="STANDBY")
+    assert [follower.result().text for follower in followers] == ["line\n"] * LOG_FOLLOWERS
+    assert limit._keys == {}
+
+
+def _begin_log(program: Program) -> None:
+    commands = program.services.commands
+    assert isinstance(commands, ProcessCommands)
+    directory = commands.workspace_directory(program.workspace_id)
+    directory.mkdir(parents=True)
+    (directory / LOG).write_text("line\n")
 
 
 async def test_a_stream_ends_with_its_workspace_and_not_with_another_or_a_new_phase(fixture: Fixture) -> None:

@@ -105,3 +105,20 @@ def test_the_group_is_never_given_write_access(root: Path) -> None:
     share_with_group(root, GROUP)
     assert permissions(root / "w1") == (GROUP, 0o2757)
     assert permissions(root / KEY) == (GROUP, 0o644)
+
+
+def test_a_file_system_that_refuses_modes_costs_no_archive(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a file system may invent modes with which the store looks shared."""
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    (root / ".codehub-installation").chmod(0o755)
+    assert is_shared(root)
+    monkeypatch.setattr(os, "fchmod", refuse)
+    monkeypatch.setattr(Path, "chmod", refuse)
+    store = LocalObjectStore(root)
+    store.upload(KEY, [b"home"], lambda: 0)
+    assert store.read(KEY) == b"home"
