@@ -50,10 +50,10 @@ from codehub.client.sync.terminals import Terminal
 from codehub.client.sync.workspaces import Workspace
 
 __all__ = [
-    "ApiError", "AsyncClient", "AsyncExec", "AsyncFiles", "AsyncTerminal", "AsyncWorkspace", "Chunk", "Client",
-    "CodehubError", "CommandKilled", "Completed", "ConfigurationError", "Conflict", "ConnectionFailed", "Exec",
-    "FileChanged", "Files", "Forbidden", "Gone", "InvalidRequest", "NotFound", "PreconditionFailed",
-    "RangeNotSatisfiable", "ServerError", "Terminal", "TerminalEnded", "TerminalEvent", "TerminalOutput",
-    "TerminalSkipped", "TerminalWriter", "TimedOut", "TooManyRequests", "Unauthorized", "UnexpectedAnswer",
-    "Workspace", "WorkspaceFailed",
+    "ApiError", "AsyncClient", "AsyncExec", "AsyncFiles", "AsyncTerminal", "AsyncWorkspace", "Chunk",
+    "Client", "CodehubError", "CommandKilled", "Completed", "ConfigurationError", "Conflict",
+    "ConnectionFailed", "Exec", "FileChanged", "Files", "Forbidden", "Gone", "InvalidRequest",
+    "NotFound", "PreconditionFailed", "RangeNotSatisfiable", "ServerError", "Terminal", "TerminalEnded",
+    "TerminalEvent", "TerminalOutput", "TerminalSkipped", "TerminalWriter", "TimedOut",
+    "TooManyRequests", "Unauthorized", "UnexpectedAnswer", "Workspace", "WorkspaceFailed",
 ]  # fmt: skip

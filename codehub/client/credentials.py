@@ -82,7 +82,7 @@ def load(path: Path) -> Credentials:
         return Credentials()
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}.") from error
-    with open(descriptor, "rb") as file:
+    with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode):
             raise ConfigurationError(f"{path} is not a file.")
@@ -105,7 +105,7 @@ def save(path: Path, credentials: Credentials) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=".credentials-", dir=path.parent)
         try:
-            with open(descriptor, "w", encoding="utf-8") as file:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 json.dump(content, file, indent=2)
                 file.flush()
                 os.fsync(file.fileno())
@@ -160,7 +160,8 @@ def find_server(
         if saved.url == address:
             return _saved(saved)
     raise ConfigurationError(
-        f"There is no token for {address}. Set CODEHUB_URL and CODEHUB_TOKEN, or run `codehub login {address}`."
+        f"There is no token for {address}. "
+        f"Run `codehub login {address}`, or set CODEHUB_URL and CODEHUB_TOKEN."
     )
 
 

@@ -11,7 +11,7 @@ class ConfigurationError(CodehubError):
     """Missing or invalid address, token or credentials file."""
 
 
-class ConnectionFailed(CodehubError):  # noqa: N818 - reads as a fact
+class ConnectionFailed(CodehubError):
     """Failure to reach the server, or the loss of the connection.
 
     `may_have_happened` is True if the request was sent, so that a call that changes something may
@@ -27,7 +27,7 @@ class TimedOut(ConnectionFailed):
     """Lack of an answer, or of what was waited for, within a timeout."""
 
 
-class UnexpectedAnswer(CodehubError):  # noqa: N818
+class UnexpectedAnswer(CodehubError):
     """Answer that is not CodeHub's, such as a page of a proxy or a redirect."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -89,7 +89,7 @@ class ServerError(ApiError):
     """5xx: the server, or what it needs, failed."""
 
 
-class WorkspaceFailed(CodehubError):  # noqa: N818
+class WorkspaceFailed(CodehubError):
     """End of a wait because the workspace went into ERROR."""
 
     def __init__(self, message: str, reason: str | None) -> None:
@@ -97,7 +97,7 @@ class WorkspaceFailed(CodehubError):  # noqa: N818
         self.reason = reason
 
 
-class CommandKilled(CodehubError):  # noqa: N818
+class CommandKilled(CodehubError):
     """Command that CodeHub ended, or whose end nobody recorded.
 
     `state` is `killed` or `lost`. `reason` is such as `Timeout`, `Deleted` or `WorkspaceStopped`.
@@ -111,7 +111,7 @@ class CommandKilled(CodehubError):  # noqa: N818
         self.exit_code = exit_code
 
 
-class FileChanged(CodehubError):  # noqa: N818
+class FileChanged(CodehubError):
     """File that changed while it was transferred, so that the parts do not fit together."""
 
 

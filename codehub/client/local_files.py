@@ -45,7 +45,7 @@ class NewFile:
         """Make a file of this mode, less the umask. With `keeps_mode`, the mode of a file before it stays."""
         temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        file = open(os.open(temporary, flags, mode & 0o777), "wb")  # noqa: SIM115 - closed by its owner
+        file = os.fdopen(os.open(temporary, flags, mode & 0o777), "wb")
         if keeps_mode:
             with contextlib.suppress(OSError):
                 temporary.chmod(stat.S_IMODE(path.stat().st_mode))

@@ -263,38 +263,38 @@ class User:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenList:
     items: tuple[Token, ...]
 
 
 @dataclass(frozen=True)
-class Users:
+class UserPage:
     items: tuple[User, ...]
     total: int
 
 
 @dataclass(frozen=True)
-class Leases:
+class LeaseList:
     items: tuple[Lease, ...]
 
 
 @dataclass(frozen=True)
-class Timeline:
+class TimelineList:
     items: tuple[TimelineEntry, ...]
 
 
 @dataclass(frozen=True)
-class Archives:
+class ArchiveList:
     items: tuple[Archive, ...]
 
 
 @dataclass(frozen=True)
-class Images:
+class ImageList:
     items: tuple[Image, ...]
 
 
 @dataclass(frozen=True)
-class Execs:
+class ExecList:
     items: tuple[ExecInfo, ...]
 
 

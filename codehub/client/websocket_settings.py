@@ -42,4 +42,4 @@ class WebSocketRefused(Exception):  # noqa: N818 - a fact
     @classmethod
     def of(cls, response: Response) -> "WebSocketRefused":
         headers = {name.lower(): value for name, value in response.headers.raw_items()}
-        return cls(Answer(response.status_code, headers, response.body or b""))
+        return cls(Answer(response.status_code, headers, bytes(response.body or b"")))

@@ -18,7 +18,7 @@ def wait_is_over(info: WorkspaceInfo, phase: str) -> bool:
 
 
 def port_url(workspace_url: str, port: int, path: str = "") -> str:
-    """Return the address of a port: it works in both modes of a server, and leads to the port's own origin."""
+    """Return the address of a port: it works in both modes, and leads to the port's origin."""
     if not 1 <= port <= 65535:
         raise ValueError(f"{port} is not a port: use 1 to 65535.")
     return f"{workspace_url}proxy/{port}/{quote(path.lstrip('/'), safe='/?&=%#')}"

@@ -1,24 +1,24 @@
-"""Tokens and users."""
+"""TokenList and users."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from codehub.client.aio.calls import AsyncCalls
-from codehub.client.models import NewToken, Token, Tokens, User, Users
+from codehub.client.models import NewToken, Token, TokenList, User, UserPage
 from codehub.client.requests import Request, get, segment
 
 PAGE = 200
 
 
 class AsyncTokens:
-    """Tokens of the caller, or of a user. No token reaches them: sign in with a password."""
+    """TokenList of the caller, or of a user. No token reaches them: sign in with a password."""
 
     def __init__(self, calls: AsyncCalls, path: str = "/tokens") -> None:
         self._calls = calls
         self._path = path
 
     async def list(self) -> Sequence[Token]:
-        return [*(await self._calls.fetch(Tokens, get(self._path))).items]
+        return [*(await self._calls.fetch(TokenList, get(self._path))).items]
 
     async def create(
         self,
@@ -30,8 +30,8 @@ class AsyncTokens:
     ) -> NewToken:
         """Make a token. Its secret is in `token`, and no later call returns it."""
         body: dict[str, Any] = {
-            "name": name, "scopes": list(scopes), "workspaces": None if workspaces is None else list(workspaces),
-            "expires_in_days": expires_in_days,
+            "name": name, "scopes": list(scopes), "expires_in_days": expires_in_days,
+            "workspaces": None if workspaces is None else list(workspaces),
         }  # fmt: skip
         return await self._calls.fetch(NewToken, Request("POST", self._path, json=body))
 
@@ -50,7 +50,7 @@ class AsyncUsers:
         found: dict[str, User] = {}
         offset = 0
         while True:
-            page = await self._calls.fetch(Users, get("/users", limit=PAGE, offset=offset))
+            page = await self._calls.fetch(UserPage, get("/users", limit=PAGE, offset=offset))
             found |= {user.id: user for user in page.items}
             offset += len(page.items)
             if not page.items or offset >= page.total:

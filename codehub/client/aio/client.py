@@ -7,7 +7,7 @@ from codehub.client.aio.calls import AsyncCalls
 from codehub.client.aio.workspaces import AsyncWorkspaces
 from codehub.client.credentials import find_server
 from codehub.client.errors import CodehubError, UnexpectedAnswer
-from codehub.client.models import Image, Images, Session
+from codehub.client.models import Image, ImageList, Session
 from codehub.client.requests import Request, Server, get, normalized_url
 from codehub.client.retries import RECONNECT_SECONDS, RETRY_SECONDS
 
@@ -82,4 +82,4 @@ class AsyncClient:
 
     async def images(self) -> list[Image]:
         """Return the images that a workspace can be created from."""
-        return [*(await self._calls.fetch(Images, get("/images"))).items]
+        return [*(await self._calls.fetch(ImageList, get("/images"))).items]

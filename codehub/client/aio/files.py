@@ -25,7 +25,7 @@ MOST_LINKS = 40
 class AsyncFiles:
     """The files of a workspace. `waking` returns the same files, of a workspace that is started first."""
 
-    def __init__(self, calls: AsyncCalls, path: str, waking: WakingOptions = WakingOptions()) -> None:  # noqa: B008
+    def __init__(self, calls: AsyncCalls, path: str, waking: WakingOptions = WakingOptions()) -> None:
         self._calls = calls
         self._workspace_path = path
         self._path = f"{path}/files"
@@ -48,12 +48,16 @@ class AsyncFiles:
     ) -> SearchResult:
         """Find a text in the names of files; with `contents`, in the lines of text files."""
         where = "contents" if contents else "names"
-        request = self._request("GET", "/search", path, **{"q": query, "in": where, "limit": limit})
+        parameters: dict[str, Any] = {"q": query, "in": where, "limit": limit}
+        request = self._request("GET", "/search", path, **parameters)
         return await self._calls.fetch(SearchResult, request)
 
     async def read(self, path: str) -> bytes:
         """Return the content of a file."""
-        return b"".join([piece async for piece in self.stream(path)])
+        content = bytearray()
+        async for piece in self.stream(path):
+            content += piece
+        return bytes(content)
 
     async def stream(self, path: str, progress: Progress | None = None) -> AsyncGenerator[bytes, None]:
         """Yield the content of a file in pieces. If the connection breaks, it goes on where it was.

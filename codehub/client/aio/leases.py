@@ -1,9 +1,9 @@
-"""Leases: they keep a running workspace awake until a time."""
+"""LeaseList: they keep a running workspace awake until a time."""
 
 from collections.abc import Sequence
 
 from codehub.client.aio.calls import AsyncCalls
-from codehub.client.models import Lease, Leases
+from codehub.client.models import Lease, LeaseList
 from codehub.client.requests import Request, get, segment
 
 
@@ -20,7 +20,7 @@ class AsyncLeases:
         return await self._calls.fetch(Lease, Request("POST", self._path, json=body))
 
     async def list(self) -> Sequence[Lease]:
-        return [*(await self._calls.fetch(Leases, get(self._path))).items]
+        return [*(await self._calls.fetch(LeaseList, get(self._path))).items]
 
     async def renew(self, lease_id: str, seconds: int) -> Lease:
         """Let a lease expire this many seconds from now."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from codehub.client.aio.calls import AsyncCalls
 from codehub.client.aio.io import AsyncEvent, sleep
-from codehub.client.errors import CodehubError, ConnectionFailed, TimedOut, UnexpectedAnswer
+from codehub.client.errors import CodehubError, ConnectionFailed, UnexpectedAnswer
 from codehub.client.models import (
     TerminalEnded,
     TerminalEvent,

@@ -12,12 +12,12 @@ from codehub.client.aio.leases import AsyncLeases
 from codehub.client.errors import Conflict, NotFound, TimedOut, WorkspaceFailed
 from codehub.client.models import (
     Archive,
-    Archives,
+    ArchiveList,
     Completed,
     ExecInfo,
-    Execs,
-    Timeline,
+    ExecList,
     TimelineEntry,
+    TimelineList,
     WorkspaceInfo,
     WorkspacePage,
 )
@@ -158,11 +158,11 @@ class AsyncWorkspace:
 
     async def timeline(self) -> list[TimelineEntry]:
         """Return what happened to it, newest first."""
-        return list((await self._calls.fetch(Timeline, get(f"{self._path}/timeline"))).items)
+        return list((await self._calls.fetch(TimelineList, get(f"{self._path}/timeline"))).items)
 
     async def archives(self) -> list[Archive]:
         """Return its archives, newest first."""
-        return list((await self._calls.fetch(Archives, get(f"{self._path}/archives"))).items)
+        return list((await self._calls.fetch(ArchiveList, get(f"{self._path}/archives"))).items)
 
     async def logs(self, lines: int = 200) -> bytes:
         """Return the last lines that its IDE has written."""
@@ -188,10 +188,10 @@ class AsyncWorkspace:
         call is safe to repeat: within a day, the same key answers with the same command.
         """
         body: dict[str, Any] = {
-            "command": command if isinstance(command, str) else list(command), "cwd": cwd, "env": dict(env or {}),
-            "tty": None if tty is None else {"rows": tty[0], "cols": tty[1]}, "stdin": stdin or tty is not None,
-            "timeout_seconds": timeout_seconds, "wake": wake, "wake_timeout_seconds": wake_timeout_seconds,
-            "key": key,
+            "command": command if isinstance(command, str) else list(command), "cwd": cwd,
+            "env": dict(env or {}), "tty": None if tty is None else {"rows": tty[0], "cols": tty[1]},
+            "stdin": stdin or tty is not None, "timeout_seconds": timeout_seconds,
+            "wake": wake, "wake_timeout_seconds": wake_timeout_seconds, "key": key,
         }  # fmt: skip
         seconds = CALL_SECONDS + seconds_for(wake, wake_timeout_seconds)
         path = f"{self._path}/execs"
@@ -212,7 +212,7 @@ class AsyncWorkspace:
 
     async def execs(self) -> list[AsyncExec]:
         """Return its commands, newest first."""
-        found = await self._calls.fetch(Execs, get(f"{self._path}/execs"))
+        found = await self._calls.fetch(ExecList, get(f"{self._path}/execs"))
         return [self._exec(info) for info in found.items]
 
     async def get_exec(self, exec_id: str) -> AsyncExec:

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from codehub.client.credentials import find_server
 from codehub.client.errors import CodehubError, UnexpectedAnswer
-from codehub.client.models import Image, Images, Session
+from codehub.client.models import Image, ImageList, Session
 from codehub.client.requests import Request, Server, get, normalized_url
 from codehub.client.retries import RECONNECT_SECONDS, RETRY_SECONDS
 from codehub.client.sync.accounts import Tokens, Users
@@ -83,4 +83,4 @@ class Client:
 
     def images(self) -> list[Image]:
         """Return the images that a workspace can be created from."""
-        return [*(self._calls.fetch(Images, get("/images"))).items]
+        return [*(self._calls.fetch(ImageList, get("/images"))).items]

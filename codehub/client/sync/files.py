@@ -26,7 +26,7 @@ MOST_LINKS = 40
 class Files:
     """The files of a workspace. `waking` returns the same files, of a workspace that is started first."""
 
-    def __init__(self, calls: Calls, path: str, waking: WakingOptions = WakingOptions()) -> None:  # noqa: B008
+    def __init__(self, calls: Calls, path: str, waking: WakingOptions = WakingOptions()) -> None:
         self._calls = calls
         self._workspace_path = path
         self._path = f"{path}/files"
@@ -47,12 +47,16 @@ class Files:
     def search(self, query: str, path: str = "", *, contents: bool = False, limit: int = 100) -> SearchResult:
         """Find a text in the names of files; with `contents`, in the lines of text files."""
         where = "contents" if contents else "names"
-        request = self._request("GET", "/search", path, **{"q": query, "in": where, "limit": limit})
+        parameters: dict[str, Any] = {"q": query, "in": where, "limit": limit}
+        request = self._request("GET", "/search", path, **parameters)
         return self._calls.fetch(SearchResult, request)
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
-        return b"".join([piece for piece in self.stream(path)])
+        content = bytearray()
+        for piece in self.stream(path):
+            content += piece
+        return bytes(content)
 
     def stream(self, path: str, progress: Progress | None = None) -> Generator[bytes, None, None]:
         """Yield the content of a file in pieces. If the connection breaks, it goes on where it was.

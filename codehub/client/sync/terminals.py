@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from codehub.client.errors import CodehubError, ConnectionFailed, TimedOut, UnexpectedAnswer
+from codehub.client.errors import CodehubError, ConnectionFailed, UnexpectedAnswer
 from codehub.client.models import (
     TerminalEnded,
     TerminalEvent,

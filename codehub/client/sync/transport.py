@@ -57,8 +57,9 @@ class Transport:
     ) -> Iterator[StreamedAnswer]:
         """Send a request, and yield its answer while its body comes."""
         made = self._http.build_request(
-            request.method, target(self._server, request), params=dict(request.query), headers=dict(request.headers),
-            json=request.json, content=request.content if body is None else body, timeout=timeouts(request.seconds),
+            request.method, target(self._server, request), params=dict(request.query),
+            headers=dict(request.headers), json=request.json,
+            content=request.content if body is None else body, timeout=timeouts(request.seconds),
         )  # fmt: skip
         with mapped_errors(self._server):
             response = self._http.send(made, stream=True)

@@ -8,12 +8,12 @@ from typing import Any
 from codehub.client.errors import Conflict, NotFound, TimedOut, WorkspaceFailed
 from codehub.client.models import (
     Archive,
-    Archives,
+    ArchiveList,
     Completed,
     ExecInfo,
-    Execs,
-    Timeline,
+    ExecList,
     TimelineEntry,
+    TimelineList,
     WorkspaceInfo,
     WorkspacePage,
 )
@@ -155,11 +155,11 @@ class Workspace:
 
     def timeline(self) -> list[TimelineEntry]:
         """Return what happened to it, newest first."""
-        return list((self._calls.fetch(Timeline, get(f"{self._path}/timeline"))).items)
+        return list((self._calls.fetch(TimelineList, get(f"{self._path}/timeline"))).items)
 
     def archives(self) -> list[Archive]:
         """Return its archives, newest first."""
-        return list((self._calls.fetch(Archives, get(f"{self._path}/archives"))).items)
+        return list((self._calls.fetch(ArchiveList, get(f"{self._path}/archives"))).items)
 
     def logs(self, lines: int = 200) -> bytes:
         """Return the last lines that its IDE has written."""
@@ -185,10 +185,10 @@ class Workspace:
         call is safe to repeat: within a day, the same key answers with the same command.
         """
         body: dict[str, Any] = {
-            "command": command if isinstance(command, str) else list(command), "cwd": cwd, "env": dict(env or {}),
-            "tty": None if tty is None else {"rows": tty[0], "cols": tty[1]}, "stdin": stdin or tty is not None,
-            "timeout_seconds": timeout_seconds, "wake": wake, "wake_timeout_seconds": wake_timeout_seconds,
-            "key": key,
+            "command": command if isinstance(command, str) else list(command), "cwd": cwd,
+            "env": dict(env or {}), "tty": None if tty is None else {"rows": tty[0], "cols": tty[1]},
+            "stdin": stdin or tty is not None, "timeout_seconds": timeout_seconds,
+            "wake": wake, "wake_timeout_seconds": wake_timeout_seconds, "key": key,
         }  # fmt: skip
         seconds = CALL_SECONDS + seconds_for(wake, wake_timeout_seconds)
         path = f"{self._path}/execs"
@@ -209,7 +209,7 @@ class Workspace:
 
     def execs(self) -> list[Exec]:
         """Return its commands, newest first."""
-        found = self._calls.fetch(Execs, get(f"{self._path}/execs"))
+        found = self._calls.fetch(ExecList, get(f"{self._path}/execs"))
         return [self._exec(info) for info in found.items]
 
     def get_exec(self, exec_id: str) -> Exec:
