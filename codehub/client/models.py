@@ -52,6 +52,7 @@ class WorkspaceInfo:
     error_message: str | None
     progress: Progress | None
     has_archive: bool
+    archive_to_restore: str | None
     url: str
     created_at: datetime
     updated_at: datetime

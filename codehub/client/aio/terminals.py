@@ -29,7 +29,7 @@ class AsyncTerminal:
     """A command's terminal. Iterate over it to get its output and what happens to it.
 
     If the connection breaks, it is opened again, and the output goes on with the last screenful:
-    TerminalOutput says so with `is_repeated`.
+    TerminalOutput says so with `is_repeated`. Input that was under way may be lost then.
     """
 
     def __init__(self, calls: AsyncCalls, path: str, *, readonly: bool) -> None:

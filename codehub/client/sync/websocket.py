@@ -15,14 +15,14 @@ from codehub.client.websocket_settings import MOST_MESSAGE_BYTES, WebSocketRefus
 def open_websocket(server: Server, request: Request, context: ssl.SSLContext) -> "WebSocket":
     secure: dict[str, Any] = {"ssl": context} if server.is_https else {}
     try:
-        connection = connect(
+        opened = connect(
             target_uri(server, request), additional_headers=base_headers(server), compression=None,
             open_timeout=request.seconds, max_size=MOST_MESSAGE_BYTES, create_connection=_Connection,
             user_agent_header=None, **secure,
         )  # fmt: skip
     except (WebSocketRefused, InvalidHandshake, InvalidURI, OSError, ConnectionClosed, EOFError) as error:
         raise not_opened(server, error) from error
-    return WebSocket(connection)
+    return WebSocket(opened)
 
 
 class _Connection(ClientConnection):
@@ -38,8 +38,9 @@ class _Connection(ClientConnection):
 class WebSocket:
     """Messages of an open WebSocket. ConnectionFailed means that it has closed."""
 
-    def __init__(self, connection: ClientConnection) -> None:
-        self._connection = connection
+    def __init__(self, opened: ClientConnection) -> None:
+        self._opened = opened
+        self._connection = opened.__enter__()  # without it, websockets warns of its older use
 
     def send(self, message: str | bytes) -> None:
         try:
@@ -55,4 +56,4 @@ class WebSocket:
         return message
 
     def close(self) -> None:
-        self._connection.close()
+        self._opened.__exit__(None, None, None)
