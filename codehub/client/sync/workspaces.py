@@ -99,6 +99,19 @@ class Workspace:
             raise WorkspaceFailed(f"{self.name} is in ERROR: {message}", self.info.error_reason)
         return wait_is_over(self.info, phase)
 
+    def wait_until_restored(self, timeout: float = WAIT_SECONDS) -> "Workspace":
+        """Wait until the archive that `restore` was given is back, which begins with archiving the home."""
+        deadline = time.monotonic() + timeout
+        while self._is_restoring():
+            if time.monotonic() > deadline:
+                raise TimedOut(f"{self.name} is not restored after {timeout:g} s. It is {self.phase}.")
+            sleep(0.5)
+        return self
+
+    def _is_restoring(self) -> bool:
+        at_rest = self._is_in("STANDBY")
+        return self.info.archive_to_restore is not None or not at_rest
+
     def start(self) -> "Workspace":
         """Start it, from its archive if need be. Use wait_until("RUNNING") to wait for it."""
         return self.update(desired_state="RUNNING")

@@ -11,6 +11,7 @@ import pytest
 
 from codehub.client import Chunk, CommandKilled, Conflict, NotFound, TerminalEnded, TerminalOutput, TimedOut
 from tests.integration.client.conftest import KEPT_BYTES, Sdk
+from tests.services import System, descendants
 from tests.waiting import wait_for
 
 LINES = 20_000
@@ -18,10 +19,19 @@ PARTS = [("access",), ("gateway",), ("access", "gateway", "api", "coordinator")]
 
 
 def kill(sdk: Sdk, parts: tuple[str, ...]) -> None:
-    """Kill parts. One that has just been killed may not be there yet."""
+    kill_parts(sdk.system, parts)
+
+
+def kill_parts(system: System, parts: tuple[str, ...]) -> None:
+    """Kill parts and their workers, which would end their streams first. A killed one may not be back yet."""
     for name in parts:
-        with contextlib.suppress(ProcessLookupError, KeyError):
-            os.kill(sdk.system.pids()[name], signal.SIGKILL)
+        found = system.pids().get(name)
+        if found is None:
+            continue
+        # The coordinator's children are storage jobs.
+        for pid in [found] if name == "coordinator" else [found, *descendants(found)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def joined(chunks: Iterator[Chunk]) -> dict[str, bytes]:

