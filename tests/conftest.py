@@ -2,14 +2,17 @@
 
 # First: it keeps structlog from loading Rich. A traceback with the local variables of a whole control
 # plane takes Rich 8 s, in which the event loop stands still.
-import codehub.log  # noqa: F401
+from codehub import log
 
 # isort: split
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
 
 import hypothesis
 import pytest
+import structlog
 import uvloop
 from redis.asyncio import Redis
 
@@ -24,12 +27,34 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("codehub")
 
+_configure_structlog = structlog.configure
+
+
+def _configure_without_cache(**configuration: Any) -> None:
+    """Configure structlog so that no logger keeps the configuration of the test that first used it."""
+    _configure_structlog(**configuration | {"cache_logger_on_first_use": False})
+
+
+structlog.configure = _configure_without_cache
+
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Run tests on the event loop that CodeHub uses."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def own_log_configuration() -> Iterator[None]:
+    """Undo what a test changes of the log."""
+    configuration, root = structlog.get_config(), logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.configure(**configuration)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger(log.AUDIT).handlers.clear()
 
 
 @pytest.fixture(scope="session")

@@ -91,10 +91,23 @@ def _docker_arguments(workspace_id: str, home: Path) -> list[str]:
     settings = ContainerSettings(host_files.user_of(spec), home.with_name("docker-files"))
     host_files.prepare(spec, settings)
     config = container_config(spec, settings, "", NETWORK, ADDRESS)
-    return [*_flags(config), str(config["Image"])]
+    profile = home.with_name("seccomp.json")
+    return [*_flags(config, profile), str(config["Image"])]
 
 
-def _flags(config: dict[str, Any]) -> list[str]:
+def _with_profile_in_file(option: str, profile: Path) -> str:
+    """Return the option with the path of a file in place of a seccomp profile.
+
+    The engine takes the profile itself, and its command line takes a path.
+    """
+    name, _, value = option.partition("=")
+    if name != "seccomp":
+        return option
+    profile.write_text(value)
+    return f"{name}={profile}"
+
+
+def _flags(config: dict[str, Any], profile: Path) -> list[str]:
     host = config["HostConfig"]
     flags = ["--detach", "--name", CONTAINER, "--network", NETWORK, "--ip", ADDRESS]
     flags += ["--user", config["User"], "--workdir", config["WorkingDir"], "--hostname", config["Hostname"]]
@@ -102,7 +115,11 @@ def _flags(config: dict[str, Any]) -> list[str]:
     flags += ["--cpus", str(host["NanoCpus"] / 1e9), "--memory", str(host["Memory"])]
     flags += ["--memory-swap", str(host["MemorySwap"]), "--pids-limit", str(host["PidsLimit"])]
     flags += ["--oom-score-adj", str(host["OomScoreAdj"]), "--cap-drop", "ALL", "--init", "--ipc", "private"]
-    flags += [part for option in host["SecurityOpt"] for part in ("--security-opt", option)]
+    flags += [
+        part
+        for option in host["SecurityOpt"]
+        for part in ("--security-opt", _with_profile_in_file(option, profile))
+    ]
     flags += [
         part
         for name, value in host["LogConfig"]["Config"].items()

@@ -8,7 +8,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -71,12 +71,8 @@ pytestmark = pytest.mark.sampled(14, "test_planted_")
 
 
 @pytest.fixture(autouse=True)
-def quiet_logs() -> Iterator[None]:
-    before = structlog.get_config()
-    critical_only = structlog.make_filtering_bound_logger(logging.CRITICAL)
-    structlog.configure(wrapper_class=critical_only, cache_logger_on_first_use=False)
-    yield
-    structlog.configure(**before)
+def quiet_logs(own_log_configuration: None) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 class UnmarkedHomes(History):

@@ -2,7 +2,6 @@
 
 import io
 import logging
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -13,16 +12,12 @@ TOKEN = "chub_" + "aZ09_-xy" * 5
 
 
 @pytest.fixture(params=[False, True], ids=["JSON", "terminal"])
-def printed(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
+def printed(request: pytest.FixtureRequest) -> io.StringIO:
     """What the logger of audit entries prints, which has the format of all others."""
-    output, root, configuration = io.StringIO(), logging.getLogger(), structlog.get_config()
+    output = io.StringIO()
     output.isatty = lambda: request.param  # type: ignore[method-assign]
-    handlers, level = root.handlers[:], root.level
     log.configure("api", "info", terminal=request.param, audit=output)
-    yield output
-    structlog.configure(**configuration)
-    root.handlers[:], root.level = handlers, level
-    logging.getLogger(log.AUDIT).handlers.clear()
+    return output
 
 
 def test_no_line_holds_a_token(printed: io.StringIO) -> None:

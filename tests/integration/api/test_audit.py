@@ -2,8 +2,7 @@
 
 import io
 import json
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -320,14 +319,11 @@ async def test_the_ids_of_actor_and_target_are_recorded(fixture: AuditFixture) -
 
 
 @pytest.fixture
-def printed() -> Iterator[io.StringIO]:
+def printed() -> io.StringIO:
     """The audit lines that a process prints, at a log level that drops all others."""
-    output, root = io.StringIO(), logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    output = io.StringIO()
     log.configure("api", "error", terminal=False, audit=output)
-    yield output
-    root.handlers[:], root.level = handlers, level
-    logging.getLogger(log.AUDIT).handlers.clear()
+    return output
 
 
 async def test_no_entry_and_no_printed_line_holds_a_secret(
