@@ -22,8 +22,9 @@ class Blocker:
     allowed = {allowed!r}
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
-        is_of_server = top == "codehub" and name != "codehub" and not name.startswith(self.allowed)
-        if is_of_server or top in {blocked!r}:
+        known = (each + "." for each in self.allowed)
+        is_allowed = any((name + ".").startswith(each) or each.startswith(name + ".") for each in known)
+        if (top == "codehub" and not is_allowed) or top in {blocked!r}:
             raise ImportError(f"the client imports {{name}}")
 
 sys.meta_path.insert(0, Blocker())
