@@ -38,9 +38,15 @@ SERVER_PACKAGES = (
 )  # fmt: skip
 
 
-def run_without_server(work: str, allowed: tuple[str, ...] = ("codehub.client",)) -> list[str]:
-    """Run Python code where neither the server nor what it needs can be imported; return the modules."""
-    program = _IMPORT.format(allowed=allowed, blocked=SERVER_PACKAGES, work=work)
+def run_without_server(
+    work: str, allowed: tuple[str, ...] = ("codehub.client",), packages: tuple[str, ...] = ()
+) -> list[str]:
+    """Run Python code where neither the server nor what it needs can be imported; return the modules.
+
+    `packages` may be imported all the same.
+    """
+    blocked = tuple(each for each in SERVER_PACKAGES if each not in packages)
+    program = _IMPORT.format(allowed=allowed, blocked=blocked, work=work)
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr
