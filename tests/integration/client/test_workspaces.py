@@ -138,7 +138,7 @@ def test_an_admin_manages_accounts(sdk: Sdk) -> None:
         admin.users.tokens(service.id).revoke(made.id)
         for each in (service, person):
             admin.users.delete(each.id)
-        assert [image.name for image in admin.images()] == ["tiny"]
+        assert "tiny" in [image.name for image in admin.images()]
 
 
 @pytest.fixture
