@@ -21,9 +21,10 @@ def test_a_workspace_goes_through_its_life(sdk: Sdk, tmp_path: Path) -> None:
     assert made.wait_until("STANDBY", PATIENCE).phase == "STANDBY"
     assert workspaces.find("life").id == workspaces.find(made.id).id == workspaces.get(made.id).id == made.id
     assert made.id in [each.id for each in workspaces.list()]
-    made.update(memo="note", name="living")
+    name = f"living-{sdk.kind}"
+    made.update(memo="note", name=name)
     made.refresh()
-    assert (made.name, made.info.memo, made.info.description) == ("living", "note", "of a test")
+    assert (made.name, made.info.memo, made.info.description) == (name, "note", "of a test")
 
     made.start().wait_until("RUNNING", PATIENCE)
     assert made.info.standby is not None and made.info.standby.reason
@@ -46,8 +47,8 @@ def test_a_workspace_goes_through_its_life(sdk: Sdk, tmp_path: Path) -> None:
     made.delete()
     made.wait_until("DELETED", PATIENCE)
     with pytest.raises(NotFound):
-        workspaces.find("living")
-    found = workspaces.find("living", trash=True)
+        workspaces.find(name)
+    found = workspaces.find(name, trash=True)
     wait_for(lambda: is_undeleted(found), "the workspace to come back")
     assert made.timeline()
     wait_for(lambda: is_deleted(made), "the workspace to be deleted")
