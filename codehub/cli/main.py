@@ -1,27 +1,95 @@
 """The command `codehub`.
 
-Each command imports what it needs when it runs, so that `--help` is fast.
+A command is imported when it runs, so that `--help` is fast, and so that the commands that call a server
+need no package of the server.
 """
 
-from pathlib import Path
-from typing import Annotated
+import importlib
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 import codehub
-from codehub.cli import serve, users
-from codehub.cli.errors import report_errors
-from codehub.cli.options import DataDir, load_settings
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A command: where it is, and its line in the help."""
+
+    module: str
+    help: str
+    name_there: str = ""
+    """Its name in a module with several commands."""
+
+
+CLIENT: Final = {
+    "login": Entry("remote.login", "Sign in to a server.", "login"),
+    "logout": Entry("remote.login", "Forget the token of a server.", "logout"),
+    "servers": Entry("remote.servers", "The servers that you are signed in to."),
+    "ws": Entry("remote.workspaces", "List, create, start, stop and delete workspaces."),
+    "exec": Entry("remote.execs", "Run a command in a workspace.", "exec"),
+    "shell": Entry("remote.execs", "Open a shell in a workspace.", "shell"),
+    "cp": Entry("remote.copy", "Copy files to and from a workspace.", "cp"),
+    "port-forward": Entry("remote.port_forward", "Reach a port of a workspace on this machine."),
+    "tokens": Entry("remote.tokens", "List, make and revoke your tokens."),
+}
+SYSTEM: Final = {
+    "up": Entry("system", "Run the whole system on this machine, until Ctrl-C or SIGTERM.", "up"),
+    "down": Entry("system", "Stop the system of a data directory.", "down"),
+    "serve": Entry("serve", "Run one part against a PostgreSQL, Redis and archive store."),
+    "migrate": Entry("system", "Migrate the database to this version.", "migrate"),
+    "doctor": Entry("system", "Check everything that CodeHub needs.", "doctor"),
+    "users": Entry("users", "Manage accounts, on this machine or on a server."),
+    "ide": Entry("system", "The IDE that workspaces run.", "ide"),
+}
+_SECTIONS: Final = (("Use a server", CLIENT), ("Run a server", SYSTEM))
+_ENTRIES: Final = CLIENT | SYSTEM
+
+
+class LazyCommands(TyperGroup):
+    """Group whose commands are imported when they are needed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*_ENTRIES, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        entry = _ENTRIES.get(cmd_name)
+        if entry is None:
+            return super().get_command(ctx, cmd_name)
+        command: Any = typer.main.get_command(_load(entry))
+        # Typer makes no group of an app with one command.
+        return getattr(command, "commands", {}).get(entry.name_there, command)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Show the commands of both halves apart, without importing them."""
+        for title, entries in _SECTIONS:
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.help) for name, entry in entries.items()])
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; name the extra whose packages it misses."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("codehub"):
+                raise
+            message = f"codehub: this needs the Python package {error.name}, which is not installed."
+            typer.secho(f"{message} Run: pip install 'codehub[server]'", fg=typer.colors.RED, err=True)
+            raise typer.Exit(1) from error
+
+
+def _load(entry: Entry) -> typer.Typer:
+    loaded: typer.Typer = importlib.import_module(f"codehub.cli.{entry.module}").app
+    return loaded
+
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    cls=LazyCommands, no_args_is_help=True, pretty_exceptions_enable=False,
     rich_markup_mode=None,  # loading Rich doubles the time that --help takes
     help="CodeHub: VS Code in the browser, homes that are never lost.",
 )  # fmt: skip
-app.add_typer(serve.app, name="serve")
-app.add_typer(users.app, name="users")
-ide_app = typer.Typer(no_args_is_help=True, help="The IDE that workspaces run.")
-app.add_typer(ide_app, name="ide")
 
 
 def _print_version(wanted: bool) -> None:
@@ -40,106 +108,7 @@ def main(
     pass
 
 
-@app.command()
-def up(
-    data_dir: DataDir = None,
-    port: Annotated[int | None, typer.Option(help="The public port (PORT, 8080).")] = None,
-    host: Annotated[str | None, typer.Option(help="The address to listen on (HOST, 127.0.0.1).")] = None,
-    runtime: Annotated[
-        str | None,
-        typer.Option(help="What workspaces run on: process, docker, or auto (Docker if it answers)."),
-    ] = None,
-    insecure_process_runtime: Annotated[
-        bool | None,
-        typer.Option(
-            "--insecure-process-runtime",
-            help="Run workspaces without isolation from each other. Only if you are the only user.",
-        ),
-    ] = None,
-) -> None:
-    """Run the whole system on this machine, until Ctrl-C or SIGTERM."""
-    with report_errors():
-        settings = load_settings(
-            data_dir=data_dir,
-            port=port,
-            host=host,
-            runtime=None if runtime == "auto" else runtime,
-            insecure_process_runtime=insecure_process_runtime,
-        )
-        from codehub import log
-        from codehub.cli.up import run
-
-        log.configure("up", settings.log_level)
-        auto = runtime == "auto" or (runtime is None and "runtime" not in settings.model_fields_set)
-        run(settings, auto=auto)
-
-
-@app.command()
-def down(
-    data_dir: DataDir = None,
-    workspaces: Annotated[
-        bool, typer.Option("--workspaces", help="Stop running workspaces as well.")
-    ] = False,
-) -> None:
-    """Stop the system of a data directory. Workspaces keep running, unless you add --workspaces."""
-    with report_errors():
-        import asyncio
-
-        from codehub.cli.down import stop_system, stop_workspaces
-
-        settings = load_settings(data_dir=data_dir)
-        stop_system(settings.data_dir)
-        if workspaces:
-            asyncio.run(stop_workspaces(settings))
-
-
-@app.command()
-def migrate(data_dir: DataDir = None) -> None:
-    """Migrate the database to this version.
-
-    In a new one, claim the empty volumes and archive store.
-    """
-    with report_errors():
-        from codehub.cli.migration import run
-
-        run(load_settings(data_dir=data_dir))
-
-
-@app.command()
-def doctor(data_dir: DataDir = None) -> None:
-    """Check everything that CodeHub needs. The exit code is 1 if something is broken."""
-    with report_errors():
-        import asyncio
-
-        from rich.console import Console
-
-        from codehub.cli.doctor import examine, show
-        from codehub.cli.findings import Severity
-
-        findings = asyncio.run(examine(load_settings(data_dir=data_dir)))
-        show(findings, Console())
-    if any(finding.severity is Severity.FAIL for finding in findings):
-        raise typer.Exit(1)
-
-
-@ide_app.command("install")
-def install_ide(
-    tools_dir: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="CODEHUB_TOOLS_DIR",
-            help="Where to install code-server (/var/cache/codehub for root, else ~/.cache/codehub).",
-        ),
-    ] = None,
-) -> None:
-    """Install code-server (VS Code in the browser) for the process runtime."""
-    from codehub.cli import ide_progress
-    from codehub.settings import default_tools_dir
-
-    ide_progress.install(tools_dir or default_tools_dir())
-
-
-@app.command()
+@app.command(hidden=True)
 def version() -> None:
     """Print the version."""
     typer.echo(codehub.__version__)

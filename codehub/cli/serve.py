@@ -2,7 +2,12 @@
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Run one part against a PostgreSQL, Redis and archive store.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Run one part against a PostgreSQL, Redis and archive store.",
+)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`codehub users ...`: manage accounts on the machine itself."""
+"""`codehub users ...`: manage accounts on the machine itself; some also on a server, through its API."""
 
 import secrets
 import sys
@@ -21,15 +21,35 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(no_args_is_help=True, help="Manage accounts on this machine.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Manage accounts, on this machine or on a server.",
+)
 Name = Annotated[str, typer.Argument(help="The user's name.")]
 Generate = Annotated[bool, typer.Option("--generate", help="Generate a password and print it.")]
+OnServer = Annotated[
+    str | None,
+    typer.Option(
+        "--server", "-s", metavar="NAME", help="Call this server, by its name or address, as an admin."
+    ),
+]
 PAGE = 1000
 
 
 @app.command("list")
-def list_users(data_dir: DataDir = None) -> None:
+def list_users(
+    data_dir: DataDir = None,
+    server: OnServer = None,
+    json: Annotated[bool, typer.Option("--json", help="With --server: print JSON.")] = False,
+) -> None:
     """List every account."""
+    if server is not None:
+        from codehub.cli.remote import users as remote
+
+        remote.list_users(server, json=json)
+        return
 
     async def work(engine: "AsyncEngine") -> "list[Account]":
         from codehub.database import accounts
@@ -73,6 +93,17 @@ def create(
         _report(f"created {role.value} {name.lower()}", password if generate else None)
 
 
+@app.command("create-service")
+def create_service(
+    name: Name,
+    server: Annotated[str, typer.Option("--server", "-s", metavar="NAME", help="By its name or address.")],
+) -> None:
+    """Create an account for programs on a server, without a password."""
+    from codehub.cli.remote import users as remote
+
+    remote.create_service(server, name)
+
+
 @app.command("create-admin")
 def create_admin(
     name: Annotated[
@@ -110,8 +141,14 @@ def delete(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     data_dir: DataDir = None,
+    server: OnServer = None,
 ) -> None:
     """Delete an account, and put its workspaces into the trash."""
+    if server is not None:
+        from codehub.cli.remote import users as remote
+
+        remote.delete(server, name, yes=yes)
+        return
 
     async def work(engine: "AsyncEngine") -> None:
         from codehub.database import accounts

@@ -1,0 +1,1 @@
+"""The commands that call a server. They use the SDK alone, and import nothing of the server."""

@@ -1,0 +1,1 @@
+"""The asynchronous client. `codehub.client.sync` is generated from it, but for `io` and `transport`."""
