@@ -197,11 +197,9 @@ def _has_ended(directory: ExecDirectory) -> bool:
 
 
 def test_a_command_that_ignores_sigterm_is_killed_after_its_timeout(workspace: Workspace) -> None:
-    """It ends with what it has orphaned. SIGKILL follows ten seconds after SIGTERM."""
-    script = "(sleep 1000 &); trap '' TERM; echo started; while :; do sleep 0.1; done"
+    """It ends with what it has orphaned, which ignores SIGTERM too. SIGKILL follows ten seconds later."""
+    script = "trap '' TERM; (sleep 1000 &); echo started; while :; do sleep 0.1; done"
     exec_id = workspace.start(script, timeout_seconds=1)
-    wait_for(lambda: workspace.exec(exec_id)["stdout_bytes"] > 0, "the command to write")
-    assert workspace.processes("1000") == 1
     assert workspace.output(exec_id).content == b"started\n"
     found = workspace.exec(exec_id)
     assert (found["state"], found["reason"], found["exit_code"]) == ("killed", "Timeout", 137)
