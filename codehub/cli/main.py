@@ -33,6 +33,7 @@ CLIENT: Final = {
     "shell": Entry("remote.execs", "Open a shell in a workspace.", "shell"),
     "cp": Entry("remote.copy", "Copy files to and from a workspace.", "cp"),
     "tokens": Entry("remote.tokens", "List, make and revoke your tokens."),
+    "mcp": Entry("remote.mcp", "Let an agent use your workspaces (MCP).", "mcp"),
 }
 SYSTEM: Final = {
     "up": Entry("system", "Run the whole system on this machine, until Ctrl-C or SIGTERM.", "up"),
