@@ -14,7 +14,7 @@ from codehub.domain.apps_host import default_apps_domain
 from codehub.domain.disk import Reserve
 from codehub.domain.loopback import is_loopback
 from codehub.domain.other_backends import Backends
-from codehub.domain.ttl import TtlDefaults
+from codehub.domain.ttl import MOST_AWAKE_CPU_PERCENT, TtlDefaults
 from codehub.domain.user_limits import MAX_WORKSPACES_PER_USER
 from codehub.domain.weak_settings import Weakness, is_too_wide
 from codehub.setting_types import (
@@ -36,7 +36,13 @@ from codehub.setting_types import (
     parse_networks,
 )
 
-SECRETS: Final = ("DATABASE_URL", "REDIS_URL", "ADMIN_PASSWORD", "INTERNAL_KEY")
+SECRETS: Final = (
+    "DATABASE_URL",
+    "REDIS_URL",
+    "ADMIN_PASSWORD",
+    "INTERNAL_KEY",
+    "ARCHIVE_READ_SECRET_ACCESS_KEY",
+)
 """Settings whose values error messages do not repeat."""
 
 MAX_INTERNAL_SOCKETS: Final = 16
@@ -63,6 +69,8 @@ class Settings(BaseSettings):
     database_url: DatabaseUrl = ""
     redis_url: RedisUrl = ""
     archive_url: ArchiveUrl = ""
+    archive_read_access_key_id: str = ""
+    archive_read_secret_access_key: str = Field(default="", repr=False)
     data_dir: Path = Field(default_factory=default_data_dir, validation_alias="CODEHUB_DATA_DIR")
     tools_dir: Path = Field(default_factory=default_tools_dir, validation_alias="CODEHUB_TOOLS_DIR")
     images_file: OptionalPath = None
@@ -119,6 +127,7 @@ class Settings(BaseSettings):
     gateway_lost_after_seconds: WholeSeconds = 3600
     ttl_standby_seconds: WholeSeconds = 600
     ttl_archive_seconds: WholeSeconds = 1800
+    awake_cpu_percent: Annotated[int, Field(ge=0, le=MOST_AWAKE_CPU_PERCENT)] = 0
     trash_retention_seconds: WholeSeconds = 604_800
     gc_orphan_grace_seconds: WholeSeconds = 7200
     archives_kept: Annotated[int, Field(ge=0, le=1000)] = 3
@@ -163,6 +172,11 @@ class Settings(BaseSettings):
             )
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both, or none")
+        if bool(self.archive_read_access_key_id) != bool(self.archive_read_secret_access_key):
+            raise ValueError(
+                "ARCHIVE_READ_ACCESS_KEY_ID and ARCHIVE_READ_SECRET_ACCESS_KEY belong together: set both, or "
+                "none"
+            )
         if self.speaks_tls and not self.base_url.startswith("https://"):
             raise ValueError(
                 f"PUBLIC_BASE_URL is {self.base_url}, but with TLS_CERT_FILE the port speaks https: "
@@ -266,7 +280,12 @@ class Settings(BaseSettings):
 
     @property
     def ttl_defaults(self) -> TtlDefaults:
-        return TtlDefaults(self.ttl_standby_seconds, self.ttl_archive_seconds, self.limits_max_awake_seconds)
+        return TtlDefaults(
+            self.ttl_standby_seconds,
+            self.ttl_archive_seconds,
+            self.limits_max_awake_seconds,
+            self.awake_cpu_percent,
+        )
 
     @property
     def backends(self) -> Backends:
@@ -292,6 +311,11 @@ class Settings(BaseSettings):
         None: only the coordinator's user.
         """
         return self.access_uid if os.geteuid() == 0 and self.access_uid else None
+
+    @property
+    def archive_store_url(self) -> str:
+        """URL of the archive store: a directory of this installation unless ARCHIVE_URL names another."""
+        return self.archive_url or f"file://{self.data_dir / 'archives'}"
 
     @cached_property
     def run_dir(self) -> Path:

@@ -38,6 +38,8 @@ if [[ $purpose == test ]]; then
   need chromium command -v chromium
   need fonts-noto-cjk test -e /usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc
   need zstd command -v zstd
+  need curl command -v curl
+  need jq command -v jq
   need acl command -v setfacl
   need attr command -v setfattr
   need linux-libc-dev test -e /usr/include/asm-generic/unistd.h

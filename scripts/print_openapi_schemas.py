@@ -16,7 +16,7 @@ Schema = dict[str, Any]
 
 def reduce_schema(schema: Schema, schemas: dict[str, Schema]) -> Schema:
     reduced = {key: value for key, value in schema.items() if key not in ("title", "description")}
-    if "propertyNames" in reduced:
+    if "$ref" in reduced.get("propertyNames", ()):
         return {"type": "object", "properties": _properties_of_enum(reduced, schemas)}
     for key in ("items", "additionalProperties"):
         if isinstance(reduced.get(key), dict):

@@ -1,6 +1,8 @@
 """Real S3 server for tests: versitygw, which `make install-tests` builds."""
 
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -19,14 +21,16 @@ from tests.waiting import PATIENCE, wait_for
 PROGRAM = TOOLS_DIR / "bin" / "versitygw"
 BUCKET = "archives"
 REGION = "eu-test-1"
+READER_KEY, READER_SECRET = "codehub-reader", "only-for-reading"
 ACCESS_KEY, SECRET_KEY = "codehub-tests", "only-for-tests"
 
 
 class S3Server:
     """Server with one bucket, in its own directory. `before` is put before its command."""
 
-    def __init__(self, before: Sequence[str] = ()) -> None:
+    def __init__(self, before: Sequence[str] = (), *, with_users: bool = False) -> None:
         self._before = before
+        self._with_users = with_users
         self.directory = short_temp_dir()
         self.port = free_port()
         self.endpoint = f"http://127.0.0.1:{self.port}"
@@ -34,11 +38,11 @@ class S3Server:
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls, before: Sequence[str] = ()) -> Iterator[Self]:
+    def running(cls, before: Sequence[str] = (), *, with_users: bool = False) -> Iterator[Self]:
         """Start a server, or skip the test if the program is missing."""
         if not PROGRAM.exists():
             pytest.skip("there is no S3 server: `make install-tests` builds one")
-        server = cls(before)
+        server = cls(before, with_users=with_users)
         try:
             server.start()
             yield server
@@ -51,6 +55,9 @@ class S3Server:
         (root / BUCKET).mkdir(parents=True, exist_ok=True)
         metadata.mkdir(exist_ok=True)
         options = ["--port", f"127.0.0.1:{self.port}", "--region", REGION, "--keep-alive", "--quiet"]
+        if self._with_users:
+            (self.directory / "users").mkdir(exist_ok=True)
+            options += ["--iam-dir", str(self.directory / "users")]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._before, PROGRAM, *options, "posix", "--sidecar", metadata, root],
@@ -77,6 +84,35 @@ class S3Server:
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
             "AWS_REGION": REGION,
         }
+
+    def add_reader(self) -> None:
+        """Add the user of `reader_environment`, who may read the bucket and change nothing."""
+        admin = [PROGRAM, "admin", "-a", ACCESS_KEY, "-s", SECRET_KEY, "-r", REGION, "-er", self.endpoint]
+        user = ["create-user", "-a", READER_KEY, "-s", READER_SECRET, "-r", "user"]
+        subprocess.run([*admin, *user], check=True, capture_output=True)
+        self.allow_reader()
+
+    def forbid_reader(self) -> None:
+        requests = S3Requests.from_environment(BUCKET)
+        assert requests is not None
+        requests.send("DELETE", "", {"policy": ""})
+
+    def allow_reader(self) -> None:
+        names = [f"arn:aws:s3:::{BUCKET}", f"arn:aws:s3:::{BUCKET}/*"]
+        statements = [
+            {"Effect": "Allow", "Principal": {"AWS": [READER_KEY]}, "Action": [action], "Resource": [name]}
+            for action, name in zip(("s3:ListBucket", "s3:GetObject"), names, strict=True)
+        ]
+        policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+        digest = hashlib.sha256(policy.encode()).hexdigest()
+        signing = ["--aws-sigv4", f"aws:amz:{REGION}:s3", "--user", f"{ACCESS_KEY}:{SECRET_KEY}"]
+        sent = ["-H", f"x-amz-content-sha256: {digest}", "--data-binary", policy]
+        url = f"{self.endpoint}/{BUCKET}?policy="
+        subprocess.run(["curl", "-sS", "--fail", "-X", "PUT", *signing, *sent, url], check=True)
+
+    def reader_environment(self) -> dict[str, str]:
+        """Return the variables with which only the access part uses the server."""
+        return {"ARCHIVE_READ_ACCESS_KEY_ID": READER_KEY, "ARCHIVE_READ_SECRET_ACCESS_KEY": READER_SECRET}
 
     def file(self, url: str, path: str) -> Path:
         """Return the file in which the server stores an object of the store `url`."""

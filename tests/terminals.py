@@ -55,7 +55,10 @@ class InTerminal:
             assert at >= 0 or self.process.poll() is None or self._read(), self.shown.decode(errors="replace")
             return at + len(text.encode()) if at >= 0 else 0
 
-        return wait_for(found, f"{text!r} in {self.shown!r}", every=0.02)
+        try:
+            return wait_for(found, repr(text), every=0.02)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nshown behind {after}: {self.shown[after:]!r}") from error
 
     def wait(self) -> int:
         """Return the exit code."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +11,7 @@ from codehub.coordinator.provider_interfaces import Providers
 from codehub.domain.archive_keys import archive_key
 from codehub.domain.images import BUILT_IN
 from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, JobState, VolumeFact
+from codehub.domain.resource_usage import ResourceUsage
 from codehub.domain.volume_leftovers import Leftover
 from codehub.runtimes.base import ABSENT, WorkloadSpec
 from codehub.storage.archive.archives import ListedArchive
@@ -57,6 +58,9 @@ class InstantRuntime:
 
     async def logs(self, workspace_id: str, lines: int) -> str:
         return ""
+
+    async def resource_usage(self, workspace_ids: Sequence[str], within: float) -> dict[str, ResourceUsage]:
+        return {}
 
 
 class InstantVolumes:

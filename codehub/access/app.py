@@ -4,26 +4,28 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import structlog
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import Scope
 
-from codehub.access import exec_streams, execs, files, logs, terminals
+from codehub.access import archives, exec_streams, execs, files, logs, terminals
+from codehub.access.archive_store import ReadableArchives
 from codehub.access.byte_stream import NOT_RENDERED
 from codehub.access.exec_refresher import ExecRefresher
 from codehub.access.open_readers import OpenReaders
 from codehub.access.runtime import make_commands, make_files
 from codehub.access.services import AccessServices
+from codehub.access.workspace_revocation import StreamRevocations
 from codehub.asgi import errors
 from codehub.asgi.body_limit import BodyLimitMiddleware
 from codehub.asgi.call_admission import CallAdmissionMiddleware
 from codehub.asgi.credential_lookup import CredentialLookup
-from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.asgi.csrf import CsrfMiddleware
 from codehub.asgi.internal_key import InternalKeyMiddleware
+from codehub.asgi.known_query import check_query
 from codehub.asgi.metrics import MetricsMiddleware, RequestMetrics
 from codehub.asgi.security_headers import SECURITY, SecurityHeadersMiddleware
 from codehub.concurrency_limits import ConcurrencyLimit
@@ -50,11 +52,13 @@ AGENTS_PER_USER: Final = 24
 AGENTS_PER_WORKSPACE: Final = 16
 """Calls about files under way. Each takes two processes of the workspace."""
 AGENTS_WAITING: Final = 128
+DOWNLOADS_AT_ONCE: Final = 8
+"""Downloads of archives of a user. One beyond is rejected: the others may take hours."""
+_TOO_MANY_DOWNLOADS: Final = (
+    f"You have {DOWNLOADS_AT_ONCE} downloads of archives in progress. Wait until one of them finishes."
+)
 _STREAMED: Final = ("/stdin", "/files/content", "/files/tar")
-_ERROR_STATUSES: Final = (401, 403, 404, 409, 410, 412, 413, 416, 422, 429, 502, 503, 504, 507)
-_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": errors.ErrorEnvelope} for status in _ERROR_STATUSES
-}
+ERROR_RESPONSES: Final = errors.error_responses(409, 410, 412, 416)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -100,8 +104,8 @@ def _is_streamed(path: str) -> bool:
 
 
 def make_router() -> APIRouter:
-    router = APIRouter(prefix=PREFIX, responses=_ERRORS)
-    for resource in (execs, exec_streams, terminals, logs, files):
+    router = APIRouter(prefix=PREFIX, responses=ERROR_RESPONSES, dependencies=[Depends(check_query)])
+    for resource in (execs, exec_streams, terminals, logs, files, archives):
         router.include_router(resource.router)
     return router
 
@@ -154,7 +158,7 @@ def _make_services(
             SessionLookupLimit(limited.labels("session_lookups").inc),
             ConcurrencyLimit(QUERIES_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
         ),
-        CredentialRevocations(settings.database_url, engine),
+        StreamRevocations(settings.database_url, engine),
         OpenReaders(limited.labels("readers").inc),
         ConcurrencyLimit(QUERIES_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
         ConcurrencyLimit(ANSWERS_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
@@ -162,6 +166,8 @@ def _make_services(
         make_files(commands),
         ConcurrencyLimit(AGENTS_PER_USER, AGENTS_WAITING, message, limited.labels("files").inc),
         ConcurrencyLimit(AGENTS_PER_WORKSPACE, AGENTS_WAITING, message, limited.labels("files").inc),
+        ReadableArchives(settings.archive_store_url, engine),
+        ConcurrencyLimit(DOWNLOADS_AT_ONCE, 0, _TOO_MANY_DOWNLOADS, limited.labels("downloads").inc),
     )
 
 

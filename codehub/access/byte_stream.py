@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -23,6 +23,11 @@ NOT_RENDERED: Final = {
 """Of every answer of this part: lists and errors too have names and lines that a workspace has chosen."""
 SAFE_HEADERS: Final = {"Content-Type": "application/octet-stream", **NOT_RENDERED}
 
+BYTES: Final[dict[str, Any]] = {
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+}
+"""Bytes in the OpenAPI document."""
+
 
 class StreamCut(Exception):  # noqa: N818 - a fact, not a fault
     """The rest of a stream cannot follow: the client must see that it is incomplete, and ask again."""
@@ -41,9 +46,15 @@ class ByteStream(Response):
         services: AccessServices,
         caller: Credential,
         headers: Mapping[str, str],
+        *,
+        status: int = 200,
+        held: AsyncExitStack | None = None,
     ) -> None:
-        super().__init__(status_code=200, headers={**SAFE_HEADERS, **headers})
-        del self.headers["content-length"]
+        """`held` is released with the end of the response. Without Content-Length it has any length."""
+        super().__init__(status_code=status, headers={**SAFE_HEADERS, **headers})
+        if "Content-Length" not in headers:
+            del self.headers["content-length"]
+        self._held = held or AsyncExitStack()
         self._pieces = pieces
         self._services = services
         self._caller = caller
@@ -57,15 +68,23 @@ class ByteStream(Response):
                 transport.abort()
             ended.set()
 
-        with ExitStack() as stack:
-            stack.enter_context(self._services.readers.register(self._caller.user_id, end))
-            stack.enter_context(self._services.credential_revocations.watch(self._caller, end))
+        async with self._held:
+            self._watch(self._held, end)
+            await self._check()
             stream = loop.create_task(self._stream(send))
             others = [loop.create_task(ended.wait()), loop.create_task(_disconnected(receive))]
             try:
                 await asyncio.wait({stream, *others}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 await _finish(stream, others, end)
+
+    def _watch(self, stack: AsyncExitStack, end: Callable[[], None]) -> None:
+        """Call `end` when the stream must end, until the stack is closed."""
+        stack.enter_context(self._services.readers.register(self._caller.user_id, end))
+        stack.enter_context(self._services.credential_revocations.watch(self._caller, end))
+
+    async def _check(self) -> None:
+        """Raise a Problem if the stream may not begin. From here on, changes end it."""
 
     async def _stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

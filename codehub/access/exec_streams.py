@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import Field
+from pydantic import PlainValidator, WithJsonSchema
 from starlette.requests import ClientDisconnect
 
-from codehub.access.byte_stream import ByteStream, StreamCut
+from codehub.access.byte_stream import BYTES, ByteStream, StreamCut
 from codehub.access.exec_refresher import refresh_row
 from codehub.access.execs import Terminal
 from codehub.access.permissions import ExecId, WorkspaceId, find_own_exec
@@ -37,26 +37,39 @@ Stream = Literal["stdout", "stderr"]
 Offset = Annotated[int, Query(ge=0, le=1 << 62)]
 
 
+SIGNALS: Final = {
+    name.removeprefix("SIG"): number.value for name, number in signal.Signals.__members__.items()
+}
+
+
+def _signal_number(value: object) -> int:
+    if isinstance(value, str):
+        number = SIGNALS.get(value.removeprefix("SIG"))
+    else:
+        number = value if type(value) is int and 1 <= value <= 64 else None
+    if number is None:
+        raise ValueError("must be a number from 1 to 64, or a name such as INT")
+    return number
+
+
+_SIGNAL_SCHEMA: Final = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1, "maximum": 64},
+        {"type": "string", "enum": [f"{prefix}{name}" for prefix in ("", "SIG") for name in sorted(SIGNALS)]},
+    ]
+}
+
+
 class SignalToSend(RequestBody):
     """A signal, by its number or its name, such as INT or SIGINT."""
 
-    signal: Annotated[int, Field(ge=1, le=64)] | Annotated[str, Field(pattern="^(SIG)?[A-Z0-9]{2,10}$")]
-
-    @property
-    def number(self) -> int:
-        if isinstance(self.signal, int):
-            return self.signal
-        name = f"SIG{self.signal.removeprefix('SIG')}"
-        try:
-            return signal.Signals[name].value
-        except KeyError as error:
-            raise ValidationFailed(f"signal: {name} is not a signal.") from error
+    signal: Annotated[int, PlainValidator(_signal_number), WithJsonSchema(_SIGNAL_SCHEMA)]
 
 
 @router.get(
     "/output",
     response_class=Response,
-    responses={200: {"content": {"application/octet-stream": {}}}},
+    responses={200: BYTES},
 )
 async def read_output(
     workspace_id: WorkspaceId,
@@ -174,10 +187,9 @@ async def send_signal(
     workspace_id: WorkspaceId, exec_id: ExecId, body: SignalToSend, caller: UseCaller, services: Shared
 ) -> Response:
     """Send a signal to the process group of the command."""
-    number = body.number
     _, row = await _find(services, caller, workspace_id, exec_id)
     with answering_problems():
-        await services.commands.signal_command(workspace_id, row.id, number)
+        await services.commands.signal_command(workspace_id, row.id, body.signal)
     return Response(status_code=204)
 
 

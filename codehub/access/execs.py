@@ -1,7 +1,7 @@
 """`/workspaces/{id}/execs`: start, list and forget commands."""
 
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import Field
@@ -21,7 +21,7 @@ from codehub.access.permissions import (
 from codehub.access.services import AccessServices, Shared
 from codehub.access.waker import wake
 from codehub.asgi.callers import ReadCaller, UseCaller
-from codehub.asgi.fields import RequestBody
+from codehub.asgi.fields import NO_NUL, RequestBody, documented
 from codehub.clock import utc_now
 from codehub.database import exec_gate, exec_queries
 from codehub.database.credentials import Credential
@@ -41,6 +41,8 @@ MOST_COMMAND_BYTES: Final = 100 << 10
 """The kernel takes arguments of 128 KiB each; a login shell gets its command as one of them."""
 _LONGEST_TIMEOUT: Final = 366 * 86_400
 _Wait = Annotated[float, Field(ge=0, le=MOST_WAIT_SECONDS, allow_inf_nan=False)]
+_VARIABLE_NAMES: Final = Field(json_schema_extra={"propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}})
+"""Said here for the OpenAPI document, and checked with a better sentence by `check_environment`."""
 
 
 class Terminal(RequestBody):
@@ -55,18 +57,21 @@ class Terminal(RequestBody):
 class NewCommand(RequestBody):
     """A command to start. A text is run by a login shell: `sh -lc`."""
 
-    command: Annotated[list[str], Field(min_length=1, max_length=MOST_ARGUMENTS)] | str
-    cwd: Annotated[str, Field(max_length=4096)] = ""
+    command: (
+        Annotated[list[Annotated[str, NO_NUL]], Field(min_length=1, max_length=MOST_ARGUMENTS)]
+        | Annotated[str, documented(r"^[^\u0000]*[^\u0000\s][^\u0000]*$")]
+    )
+    cwd: Annotated[str, Field(max_length=4096), NO_NUL] = ""
     """Relative to the home unless absolute."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Annotated[dict[str, Annotated[str, NO_NUL]], _VARIABLE_NAMES] = Field(default_factory=dict)
     """Variables besides those of the IDE's terminals. They are neither stored nor sent back."""
     tty: Terminal | None = None
     stdin: bool = True
     """Whether input will be sent. Otherwise the command finds its input closed."""
     timeout_seconds: Annotated[float, Field(gt=0, le=_LONGEST_TIMEOUT, allow_inf_nan=False)] | None = None
-    wake: bool | Annotated[str, Field(pattern="^restore$")] = False
+    wake: bool | Literal["restore"] = False
     wake_timeout_seconds: _Wait = DEFAULT_WAIT_SECONDS
-    key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    key: Annotated[str, Field(min_length=1, max_length=200), NO_NUL] | None = None
     """Within a day, the same key answers with the same command, so that a call can be repeated."""
 
     @property
@@ -113,6 +118,7 @@ def _check_texts(command: list[str], cwd: str, key: str) -> None:
 async def start_command(
     workspace_id: WorkspaceId, body: NewCommand, caller: UseCaller, services: Shared, answer: Answer
 ) -> ExecView:
+    """Start a command in a running workspace. With `wake`, a stopped one is started first."""
     request = body.to_request(services.settings)
     workspace = await _wake_unless_repeated(services, caller, workspace_id, body)
     row = await exec_starter.start(services, caller, workspace_id, request, body.key)
@@ -154,6 +160,7 @@ async def _refreshed_short(services: AccessServices, row: Exec) -> Exec:
 async def get_command(
     workspace_id: WorkspaceId, exec_id: ExecId, caller: ReadCaller, services: Shared, answer: Answer
 ) -> ExecView:
+    """Return a command: its state, its exit code and how much output it has."""
     await answer.begin()
     async with services.transaction(caller) as conn:
         workspace = await find_visible(conn, caller, workspace_id)

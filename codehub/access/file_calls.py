@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive, Scope, Send
 
 from codehub.access.byte_stream import ByteStream, StreamCut
 from codehub.access.exec_streams import record_input
@@ -147,15 +146,7 @@ class FileStream(ByteStream):
         *,
         status: int = 200,
     ) -> None:
-        super().__init__(_cut_on_problem(pieces), services, caller, headers)
-        self.status_code = status
-        if "Content-Length" in headers:
-            self.headers["content-length"] = headers["Content-Length"]
-        self._agent = agent
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._agent:
-            await super().__call__(scope, receive, send)
+        super().__init__(_cut_on_problem(pieces), services, caller, headers, status=status, held=agent)
 
 
 async def _cut_on_problem(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

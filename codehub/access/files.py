@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from codehub.access.answers import Answer
-from codehub.access.byte_stream import SAFE_HEADERS
+from codehub.access.byte_stream import BYTES, SAFE_HEADERS
 from codehub.access.file_calls import (
     FileStream,
     file_session,
@@ -62,11 +62,10 @@ from codehub.runtimes.files.protocol import (
 router = APIRouter(prefix="/workspaces/{workspace_id}/files", tags=["files"])
 
 MOST_QUERY_CHARACTERS: Final = 1000
-_BYTES: Final[dict[str, Any]] = {"content": {"application/octet-stream": {}}}
 _BODY: Final[dict[str, Any]] = {
     "requestBody": {
         "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        "content": BYTES["content"],
     }
 }
 _Path = Annotated[str, Field(max_length=LONGEST_ENCODED)]
@@ -110,7 +109,7 @@ async def list_files(
     return await _in_thread(lambda: list_view(listed, path))
 
 
-@router.get("/content", response_class=Response, responses={200: _BYTES, 206: _BYTES, 304: {"content": {}}})
+@router.get("/content", response_class=Response, responses={200: BYTES, 206: BYTES, 304: {"content": {}}})
 async def read_content(
     workspace_id: WorkspaceId,
     path: FilePath,
@@ -234,7 +233,7 @@ async def search_files(
     return await _in_thread(lambda: search_view(result))
 
 
-@router.get("/tar", response_class=Response, responses={200: _BYTES})
+@router.get("/tar", response_class=Response, responses={200: BYTES})
 async def download_tree(
     workspace_id: WorkspaceId, path: FilePath, caller: UseCaller, services: Shared, waking: WakingQuery
 ) -> Response:

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from codehub.access.answers import Answer
-from codehub.access.byte_stream import SAFE_HEADERS
+from codehub.access.byte_stream import BYTES, SAFE_HEADERS
 from codehub.access.permissions import WorkspaceId, find_own
 from codehub.access.services import Shared
 from codehub.asgi.callers import UseCaller
@@ -13,7 +13,7 @@ from codehub.asgi.callers import UseCaller
 router = APIRouter(prefix="/workspaces/{workspace_id}", tags=["workspaces"])
 
 
-@router.get("/logs", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})
+@router.get("/logs", response_class=Response, responses={200: BYTES})
 async def read_logs(
     workspace_id: WorkspaceId,
     caller: UseCaller,

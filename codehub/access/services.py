@@ -9,9 +9,10 @@ from fastapi import Depends
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.requests import HTTPConnection
 
+from codehub.access.archive_store import ReadableArchives
 from codehub.access.open_readers import OpenReaders
+from codehub.access.workspace_revocation import StreamRevocations
 from codehub.asgi.credential_lookup import CredentialLookup
-from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.concurrency_limits import ConcurrencyLimit
 from codehub.database.credentials import Credential
 from codehub.domain.user_limits import Limits
@@ -29,7 +30,7 @@ class AccessServices:
     engine: AsyncEngine
     commands: CommandRuntime
     credential_lookup: CredentialLookup
-    credential_revocations: CredentialRevocations
+    credential_revocations: StreamRevocations
     readers: OpenReaders
     queries_per_user: ConcurrencyLimit
     """Leaves connections to PostgreSQL to other users."""
@@ -41,6 +42,9 @@ class AccessServices:
     agents_per_user: ConcurrencyLimit
     agents_per_workspace: ConcurrencyLimit
     """File agents under way: each is a process in its workspace."""
+    archives: ReadableArchives
+    downloads_per_user: ConcurrencyLimit
+    """Leaves memory to other users: a download holds some megabytes for as long as its client reads."""
     input_seen: dict[tuple[str, bool], float] = field(default_factory=dict)
     """When input to each workspace, by a program or not, last counted as its use, on the monotonic clock."""
     terminal_writers: dict[str, object] = field(default_factory=dict)

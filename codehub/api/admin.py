@@ -60,6 +60,7 @@ async def list_all_workspaces(
     q: Annotated[SearchText, Query()] = "",
     trash: bool = False,
 ) -> WorkspacePage:
+    """Return a page of the workspaces of all users."""
     selection = WorkspaceFilter(None, phase, tuple(q.split()), trash)
     return await workspace_page(services, admin, selection, limit, offset, now)
 

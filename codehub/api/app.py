@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import Any, Final
 
 import structlog
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from redis.asyncio import Redis
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,6 +20,7 @@ from codehub.api import (
     images,
     leases,
     session,
+    stats,
     tokens,
     users,
     workspace_actions,
@@ -37,6 +38,7 @@ from codehub.asgi.credential_lookup import CredentialLookup
 from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.asgi.csrf import CsrfMiddleware
 from codehub.asgi.internal_key import InternalKeyMiddleware
+from codehub.asgi.known_query import check_query
 from codehub.asgi.metrics import MetricsMiddleware
 from codehub.asgi.security_headers import SecurityHeadersMiddleware
 from codehub.bus.events import Subscriptions
@@ -60,12 +62,6 @@ CALLS_AT_ONCE: Final = 8
 """Per user. Two users with as many calls as they may have leave connections to others."""
 SEARCHES_AT_ONCE: Final = 1
 MAX_WAITING: Final = 56
-
-_ERROR_STATUSES: Final = (401, 403, 404, 409, 413, 422, 429, 503)
-_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": errors.ErrorEnvelope} for status in _ERROR_STATUSES
-}
-
 
 Describe = Callable[[FastAPI], dict[str, Any]]
 """Returns the OpenAPI document that an application serves."""
@@ -116,12 +112,13 @@ def create_app(settings: Settings, describe: Describe | None = None) -> FastAPI:
 
 
 def _api() -> APIRouter:
-    api = APIRouter(prefix=PREFIX, responses=_ERRORS)
+    api = APIRouter(prefix=PREFIX, responses=errors.error_responses(409), dependencies=[Depends(check_query)])
     for resource in (
         session,
         workspaces,
         workspace_actions,
         leases,
+        stats,
         events,
         images,
         users,

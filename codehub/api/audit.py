@@ -5,7 +5,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
 from sqlalchemy import Row
 
 from codehub.api.services import Shared
@@ -22,8 +22,18 @@ router = APIRouter(prefix="/admin", tags=["admin"])
 Before = Annotated[
     Annotated[int, Field(ge=1, lt=1 << 63)] | None, Query(description="The `next` of the previous page.")
 ]
-Since = Annotated[AwareDatetime | None, Query(alias="from", description="The earliest time.")]
-Until = Annotated[AwareDatetime | None, Query(alias="to", description="Entries are earlier than this time.")]
+
+
+def _check_is_text_of_time(value: object) -> object:
+    """Reject numbers, which the validator of times takes as seconds since 1970."""
+    if not isinstance(value, str) or "T" not in value.upper():
+        raise ValueError("must be a time such as 2026-01-31T12:00:00Z")
+    return value
+
+
+_Time = Annotated[AwareDatetime, BeforeValidator(_check_is_text_of_time)]
+Since = Annotated[_Time | None, Query(alias="from", description="The earliest time.")]
+Until = Annotated[_Time | None, Query(alias="to", description="Entries are earlier than this time.")]
 Actor = Annotated[ShortText | None, Query(description="The name of the actor, or the id of a user.")]
 Target = Annotated[
     ShortText | None, Query(description="The name of the target, or the id of a user or workspace.")

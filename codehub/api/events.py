@@ -23,6 +23,17 @@ logger = structlog.get_logger(__name__)
 router = APIRouter(tags=["events"])
 
 CLOSE_SECONDS: Final = 1.0
+_EVENT: Final = {
+    "description": "Each event of the stream. `data` is a JSON object.",
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"enum": ["snapshot", "workspace_updated", "workspace_deleted", "heartbeat"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+        "retry": {"type": "integer"},
+    },
+    "required": ["event", "data"],
+}
 
 
 @router.get(
@@ -30,7 +41,7 @@ CLOSE_SECONDS: Final = 1.0
     response_class=Response,
     responses={
         200: {
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {"text/event-stream": {"schema": _EVENT}},
             "description": "First the snapshot: one or more `snapshot` {items, more}. The last has `more` "
             "false. Then `workspace_updated` (a workspace as in lists, without its memo), "
             "`workspace_deleted` {id} and `heartbeat` {}, each with an id. A later snapshot replaces all "
@@ -39,6 +50,7 @@ CLOSE_SECONDS: Final = 1.0
     },
 )
 async def get_events(request: Request, caller: ReadCaller, services: Shared) -> Response:
+    """Follow the changes of your workspaces as they happen, as server-sent events."""
     return EventStream(caller, services, request.app.state.metrics)
 
 

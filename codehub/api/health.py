@@ -5,7 +5,9 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-router = APIRouter(tags=["health"])
+from codehub.asgi.errors import error_responses
+
+router = APIRouter(tags=["health"], responses=error_responses())
 
 
 class Alive(BaseModel):
@@ -14,4 +16,5 @@ class Alive(BaseModel):
 
 @router.get("/healthz")
 async def healthz() -> Alive:
+    """Answer while the API runs, whatever state its database is in."""
     return Alive(status="ok")

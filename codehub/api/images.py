@@ -21,6 +21,7 @@ class Images(BaseModel):
 
 @router.get("")
 async def list_images(_caller: ReadCaller, services: Shared) -> Images:
+    """Return the images that a workspace can be created from."""
     config = services.config
     return Images(
         items=[

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 from codehub.api.permissions import WorkspaceId, find_own_workspace
 from codehub.api.services import Config, Now, Shared
 from codehub.asgi.callers import UseCaller
-from codehub.asgi.fields import RequestBody, check_one_line
+from codehub.asgi.fields import ONE_LINE, RequestBody, check_one_line
 from codehub.database import lease_gate
 from codehub.domain.awake import Lease
 from codehub.domain.ids import is_ulid
@@ -23,6 +23,7 @@ Reason = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=200),
     AfterValidator(check_one_line),
+    ONE_LINE,
 ]
 
 
@@ -89,6 +90,7 @@ async def create_lease(
 
 @router.get("")
 async def list_leases(workspace_id: WorkspaceId, caller: UseCaller, services: Shared, now: Now) -> LeaseList:
+    """Return the leases of a workspace that have not expired."""
     async with services.engine.connect() as conn:
         await find_own_workspace(conn, caller, workspace_id)
         found = await lease_gate.list_leases(conn, workspace_id, now)

@@ -52,8 +52,11 @@ class ArchiveUsage(BaseModel):
 
 
 class TtlDefaultsView(BaseModel):
+    """Defaults of workspaces without their own. 0 means never, and that no CPU use keeps one awake."""
+
     standby_seconds: int
     archive_seconds: int
+    awake_cpu_percent: int
 
 
 class CallerTokenView(BaseModel):
@@ -92,6 +95,7 @@ class SessionView(BaseModel):
 
 @router.post("/login")
 async def login(body: SignIn, request: Request, response: Response, services: Shared, now: Now) -> SignedIn:
+    """Sign in. The answer sets the cookie of the session, which lasts 24 hours."""
     if admitted_credential(request.scope) is not None:
         raise Forbidden("A token cannot sign in.")
     address = client_address(request)
@@ -117,6 +121,7 @@ def set_session_cookie(response: Response, session_id: str, config: Config) -> N
 
 @router.post("/logout", status_code=204)
 async def logout(session: AccountCaller, services: Shared) -> Response:
+    """End your session."""
     async with services.engine.begin() as conn:
         await sessions.end_session(conn, session.id_hash)
     response = Response(status_code=204)
@@ -127,6 +132,7 @@ async def logout(session: AccountCaller, services: Shared) -> Response:
 
 @router.get("/session")
 async def get_session(session: AnyCaller, services: Shared) -> SessionView:
+    """Return who you are, what your token permits, and your limits."""
     config = services.config
     async with services.engine.connect() as conn:
         running = await _count_running(conn, session)
@@ -139,7 +145,11 @@ async def get_session(session: AnyCaller, services: Shared) -> SessionView:
             bytes=archive_sizes.get(session.user_id, 0),
             max_bytes=config.limits.archive_bytes_per_user or None,
         ),
-        ttl=TtlDefaultsView(standby_seconds=config.ttl.standby, archive_seconds=config.ttl.archive),
+        ttl=TtlDefaultsView(
+            standby_seconds=config.ttl.standby,
+            archive_seconds=config.ttl.archive,
+            awake_cpu_percent=config.ttl.awake_cpu_percent,
+        ),
         apps_mode="origin" if config.settings.apps_host else "path",
         trash_retention_seconds=config.settings.trash_retention_seconds,
     )
@@ -165,6 +175,7 @@ async def confirm_password(
 async def change_password(
     body: PasswordChange, session: AccountCaller, actor: CallerActor, services: Shared, now: Now
 ) -> Response:
+    """Change your own password. Your other sessions end. A wrong current one counts as a failed sign-in."""
     async with services.sign_in_limit.admit(actor.address):
         await accounts.change_own_password(
             services.engine, session, body.current, body.new, actor=actor, now=now

@@ -4,10 +4,10 @@ No token reaches these calls: a stolen one must not be able to make others.
 """
 
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Path, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 
 from codehub.api.permissions import UserId
 from codehub.api.services import Now, Services, Shared
@@ -25,6 +25,8 @@ from codehub.domain.scopes import Scope
 router = APIRouter(tags=["tokens"])
 
 ScopeName = Literal["read", "manage", "use", "admin"]
+_AT_LEAST_ONE: Final[dict[str, JsonValue]] = {"minItems": 1}
+"""Said here for the OpenAPI document, and checked with a better sentence by `NewToken`."""
 BoundId = Annotated[str, Field(pattern=rf"^{ULID}$")]
 
 
@@ -35,8 +37,10 @@ class NewTokenBody(RequestBody):
     """
 
     name: Name
-    scopes: Annotated[list[ScopeName], Field(max_length=len(Scope))]
-    workspaces: Annotated[list[BoundId], Field(max_length=MOST_WORKSPACES)] | None = None
+    scopes: Annotated[list[ScopeName], Field(max_length=len(Scope), json_schema_extra=_AT_LEAST_ONE)]
+    workspaces: (
+        Annotated[list[BoundId], Field(max_length=MOST_WORKSPACES, json_schema_extra=_AT_LEAST_ONE)] | None
+    ) = None
     expires_in_days: Annotated[int, Field(ge=1, le=3650)] | None = None
 
     def to_token(self, now: datetime) -> NewToken:
@@ -85,6 +89,7 @@ class TokenList(BaseModel):
 
 @router.get("/tokens")
 async def list_own_tokens(caller: AccountCaller, services: Shared) -> TokenList:
+    """Return your tokens, without their secrets."""
     return await _list(services, caller.user_id)
 
 
@@ -100,11 +105,13 @@ async def make_own_token(
 async def revoke_own_token(
     token_id: Annotated[str, Path()], caller: AccountCaller, actor: CallerActor, services: Shared, now: Now
 ) -> Response:
+    """Revoke one of your tokens. Its event streams end."""
     return await _revoke(services, caller.user_id, token_id, actor, now)
 
 
 @router.get("/users/{user_id}/tokens")
 async def list_tokens_of_user(user_id: UserId, _admin: AdminAccountCaller, services: Shared) -> TokenList:
+    """Return the tokens of an account, without their secrets."""
     return await _list(services, user_id)
 
 
@@ -130,6 +137,7 @@ async def revoke_token_of_user(
     services: Shared,
     now: Now,
 ) -> Response:
+    """Revoke a token of an account. Its event streams end."""
     return await _revoke(services, user_id, token_id, actor, now)
 
 

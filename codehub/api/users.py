@@ -50,6 +50,7 @@ class UserPage(BaseModel):
 async def list_users(
     _admin: AdminCaller, services: Shared, limit: Limit = 200, offset: Offset = 0
 ) -> UserPage:
+    """Return a page of all accounts."""
     async with services.engine.connect() as conn:
         found, total = await accounts.list_accounts(conn, limit, offset)
         archive_sizes = await archive_bytes(conn, [account.id for account in found])
@@ -117,5 +118,6 @@ def _check_may_give_access(admin: Credential, now: datetime) -> None:
 async def delete_user(
     user_id: UserId, _admin: AdminCaller, actor: CallerActor, services: Shared, now: Now
 ) -> Response:
+    """Delete an account: its sessions and tokens end, and its workspaces go to the trash."""
     await accounts.delete_account(services.engine, user_id, actor=actor, now=now)
     return Response(status_code=204)

@@ -106,9 +106,10 @@ class StandbyView(BaseModel):
     """When a running workspace will be stopped if nothing changes until then, and why not earlier.
 
     `at` is null if it never stops when unused. `reason` is a sentence; `code` and the other fields have its
-    facts. `since`: when the oldest command began, or a person last used it (`limit`). `until`: when the
-    lease or the extension ends, or the limit is reached. `not_before`: what else holds it, after its
-    commands have ended.
+    facts. `since`: when the oldest command or the CPU use began, or a person last used it (`limit`). `until`:
+    when the lease or the extension ends, or the limit is reached. `not_before`: what else holds it, after
+    its commands have ended. `cpu_percent`: its CPU use on average over ten minutes, in percent of one core,
+    if it is above `cpu_above_percent` and keeps the workspace awake.
     """
 
     at: datetime | None
@@ -120,6 +121,8 @@ class StandbyView(BaseModel):
     not_before: datetime | None
     commands: int
     lease_reason: str | None
+    cpu_percent: int | None
+    cpu_above_percent: int | None
 
     @classmethod
     def of(cls, standby: Standby) -> "StandbyView":
@@ -158,6 +161,7 @@ class WorkspaceSummary(BaseModel):
     keep_until: datetime | None
     standby_ttl_seconds: int | None
     archive_ttl_seconds: int | None
+    awake_cpu_percent: int | None
     deleted_at: datetime | None
     purge_at: datetime | None
     version: int
@@ -214,6 +218,7 @@ def summary(owned: OwnedWorkspace, config: Config, now: datetime) -> WorkspaceSu
         keep_until=workspace.keep_until,
         standby_ttl_seconds=workspace.standby_ttl_seconds,
         archive_ttl_seconds=workspace.archive_ttl_seconds,
+        awake_cpu_percent=workspace.awake_cpu_percent,
         deleted_at=workspace.deleted_at,
         purge_at=_purge_at(workspace, config),
         version=workspace.version,

@@ -91,6 +91,7 @@ async def recover_workspace(
     now: Now,
     body: Recovery | None = None,
 ) -> WorkspaceView:
+    """Let a workspace in ERROR try again. A home that was lost needs a choice of what to begin with."""
     source = (body or Recovery()).recover_from
     config = services.config
     async with audit.transaction(services.engine, actor, now) as audited:
@@ -139,6 +140,7 @@ async def restore_archive(
 async def cancel_operation(
     workspace_id: WorkspaceId, caller: ManageCaller, services: Shared, now: Now, body: EmptyBody | None = None
 ) -> WorkspaceView:
+    """End an operation that takes too long. The workspace stays where it stands, and loses nothing."""
     async with services.engine.begin() as conn:
         await find_own_workspace(conn, caller, workspace_id)
         await gate.cancel(conn, workspace_id, actor=caller.actor_name, now=now)
@@ -154,6 +156,7 @@ async def undelete_workspace(
     now: Now,
     body: EmptyBody | None = None,
 ) -> WorkspaceView:
+    """Bring a workspace back from the trash."""
     config = services.config
     async with audit.transaction(services.engine, actor, now) as audited:
         owned = await find_workspace_even_deleted(audited.conn, caller, workspace_id)
@@ -175,6 +178,7 @@ async def undelete_workspace(
 async def extend_workspace(
     workspace_id: WorkspaceId, body: Extension, caller: ManageCaller, services: Shared, now: Now
 ) -> WorkspaceView:
+    """Keep a workspace from its next stop or archive for so many seconds longer."""
     by, defaults = timedelta(seconds=body.seconds), services.config.ttl
     async with services.engine.begin() as conn:
         await find_own_workspace(conn, caller, workspace_id)
@@ -192,6 +196,7 @@ async def extend_workspace(
 
 @router.get("/timeline")
 async def get_timeline(workspace_id: WorkspaceId, caller: ReadCaller, services: Shared) -> Timeline:
+    """Return what happened to a workspace, newest first: when, why and by whom."""
     async with services.engine.connect() as conn:
         await find_workspace_even_deleted(conn, caller, workspace_id)
         entries = await workspace_queries.timeline_of(conn, workspace_id)
@@ -200,6 +205,7 @@ async def get_timeline(workspace_id: WorkspaceId, caller: ReadCaller, services: 
 
 @router.get("/archives")
 async def get_archives(workspace_id: WorkspaceId, caller: ReadCaller, services: Shared) -> ArchiveList:
+    """Return the archives of a workspace that are kept, newest first."""
     async with services.engine.connect() as conn:
         owned = await find_workspace_even_deleted(conn, caller, workspace_id)
         found = await workspace_queries.archives_of(conn, owned.workspace)

@@ -27,6 +27,7 @@ from codehub.domain.audit import Action
 from codehub.domain.problems import Forbidden, Unauthorized, ValidationFailed, WorkspaceNotFound
 from codehub.domain.scopes import Scope
 from codehub.domain.states import DesiredState, Phase
+from codehub.domain.ttl import MOST_AWAKE_CPU_PERCENT
 from codehub.domain.workspace import Workspace
 
 router = APIRouter(prefix="/workspaces", tags=["workspaces"])
@@ -36,6 +37,7 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 Offset = Annotated[int, Query(ge=0, le=1_000_000)]
 RequestedState = Literal["RUNNING", "STANDBY", "ARCHIVED"]
 Ttl = Annotated[int, Field(ge=0, le=31_536_000)]
+AwakeCpu = Annotated[int, Field(ge=0, le=MOST_AWAKE_CPU_PERCENT)]
 
 
 class NewWorkspace(RequestBody):
@@ -44,17 +46,23 @@ class NewWorkspace(RequestBody):
     image_ref: Annotated[str, Field(max_length=64)] | None = None
     standby_ttl_seconds: Ttl | None = None
     archive_ttl_seconds: Ttl | None = None
+    awake_cpu_percent: AwakeCpu | None = None
     desired_state: RequestedState = "RUNNING"
 
 
 class WorkspaceChanges(RequestBody):
-    """Changes of a workspace. A missing field stays. A TTL of null means the default, 0 never."""
+    """Changes of a workspace. A missing field stays. A TTL of null means the default, 0 never.
+
+    More CPU use than `awake_cpu_percent`, on average over ten minutes and in percent of one core, keeps
+    the workspace awake; 0 turns this off, null means the default.
+    """
 
     name: Name = ""
     description: Description = ""
     memo: Memo = ""
     standby_ttl_seconds: Ttl | None = None
     archive_ttl_seconds: Ttl | None = None
+    awake_cpu_percent: AwakeCpu | None = None
     desired_state: RequestedState = "RUNNING"
 
     @property
@@ -70,6 +78,10 @@ class WorkspaceChanges(RequestBody):
 async def create_workspace(
     body: NewWorkspace, caller: ManageCaller, services: Shared, now: Now
 ) -> WorkspaceView:
+    """Create a workspace. It starts, unless `desired_state` names another state.
+
+    The answer does not wait for that.
+    """
     caller.check_not_bound()
     config = services.config
     _check_standby_ttl(body.standby_ttl_seconds, config)
@@ -85,6 +97,7 @@ async def create_workspace(
             image_ref=image_ref,
             standby_ttl=body.standby_ttl_seconds,
             archive_ttl=body.archive_ttl_seconds,
+            awake_cpu_percent=body.awake_cpu_percent,
             desired=DesiredState(body.desired_state),
             actor=caller.actor_name,
             limits=config.limits,
@@ -105,6 +118,7 @@ async def list_workspaces(
     q: Annotated[SearchText, Query()] = "",
     trash: bool = False,
 ) -> WorkspacePage:
+    """Return a page of your workspaces, or with `trash` of your deleted ones. `q` searches their texts."""
     selection = WorkspaceFilter(caller.user_id, phase, tuple(q.split()), trash, caller.workspaces)
     return await workspace_page(services, caller, selection, limit, offset, now)
 
@@ -132,6 +146,7 @@ async def workspace_page(
 async def get_workspace(
     workspace_id: WorkspaceId, caller: ReadCaller, services: Shared, now: Now
 ) -> WorkspaceView:
+    """Return a workspace."""
     async with services.engine.connect() as conn:
         detailed = await find_workspace(conn, caller, workspace_id)
     return detailed_view(detailed, services.config, now)
@@ -146,6 +161,10 @@ async def change_workspace(
     services: Shared,
     now: Now,
 ) -> WorkspaceView:
+    """Change the settings of a workspace, or the state that you want it in.
+
+    The answer does not wait for that.
+    """
     config = services.config
     _check_standby_ttl(body.standby_ttl_seconds, config)
     async with audit.transaction(services.engine, actor, now) as audited:

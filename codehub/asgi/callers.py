@@ -4,10 +4,12 @@ Each route takes exactly one of these, or is listed as open to everyone in the t
 scopes.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends
+from fastapi.dependencies.models import Dependant
 from starlette.requests import HTTPConnection
 
 from codehub.asgi.call_admission import admitted_credential, client_address, has_ended_session
@@ -29,6 +31,14 @@ class PermittedCaller:
         if refusal is not None:
             raise Forbidden(refusal)
         return credential
+
+
+def requirements(dependant: Dependant) -> Iterator[Requirement]:
+    """Yield what the handler of a route, and its dependencies, require of their caller."""
+    if isinstance(dependant.call, PermittedCaller):
+        yield dependant.call.requirement
+    for dependency in dependant.dependencies:
+        yield from requirements(dependency)
 
 
 def current_credential(connection: HTTPConnection) -> Credential:

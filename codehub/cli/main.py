@@ -58,7 +58,7 @@ class LazyCommands(TyperGroup):
         entry = _ENTRIES.get(cmd_name)
         if entry is None:
             return super().get_command(ctx, cmd_name)
-        command: Any = typer.main.get_command(_load(entry, cmd_name))
+        command: Any = typer.main.get_command(_load(entry))
         # Typer makes no group of an app with one command.
         return getattr(command, "commands", {}).get(entry.name_there, command)
 
@@ -68,21 +68,21 @@ class LazyCommands(TyperGroup):
             with formatter.section(title):
                 formatter.write_dl([(name, entry.help) for name, entry in entries.items()])
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; name the extra whose packages it misses."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("codehub"):
+                raise
+            message = f"codehub: this needs the Python package {error.name}, which is not installed."
+            typer.secho(f"{message} Run: pip install 'codehub[server]'", fg=typer.colors.RED, err=True)
+            raise typer.Exit(1) from error
 
-def _load(entry: Entry, name: str) -> typer.Typer:
-    try:
-        loaded: typer.Typer = importlib.import_module(f"codehub.cli.{entry.module}").app
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("codehub"):
-            raise
-        _fail_without_server(name, error.name)
+
+def _load(entry: Entry) -> typer.Typer:
+    loaded: typer.Typer = importlib.import_module(f"codehub.cli.{entry.module}").app
     return loaded
-
-
-def _fail_without_server(name: str, missing: str) -> None:
-    message = f"`codehub {name}` needs the Python package {missing}, which is not installed."
-    typer.secho(f"codehub: {message} Run: pip install 'codehub[server]'", fg=typer.colors.RED, err=True)
-    raise typer.Exit(1)
 
 
 app = typer.Typer(

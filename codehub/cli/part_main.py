@@ -64,6 +64,9 @@ def access(user: PartUser | None = None) -> None:
     """Serve what reaches into workspaces. If this process is root, serve as `user`, if given."""
     with report_errors():
         settings = _settings("access")
+        environment = part_users.reader_environment(os.environ)
+        os.environ.clear()
+        os.environ.update(environment)
         settings.internal_key_for("ACCESS_LISTEN", settings.access_listen_address)
         if user is None:
             _check_requirements(settings, "access")

@@ -24,7 +24,7 @@ def closed_directories(trees: Iterable[Path]) -> dict[str, list[str]]:
     """Return the directories above the trees that others may not enter, each with its trees."""
     found: dict[str, list[str]] = {}
     for tree in sorted({path for given in trees for path in (given.absolute(), given.resolve())}):
-        closed = next((above for above in reversed(tree.parents) if not above.stat().st_mode & 0o001), None)
+        closed = next((above for above in reversed(tree.parents) if _is_closed(above)), None)
         if closed is None:
             continue
         below = found.setdefault(str(closed.resolve()), [])
@@ -34,12 +34,20 @@ def closed_directories(trees: Iterable[Path]) -> dict[str, list[str]]:
     return found
 
 
+def _is_closed(directory: Path) -> bool:
+    try:
+        return not directory.stat().st_mode & 0o001
+    except FileNotFoundError:  # an archive store that is not claimed yet, or not mounted
+        return False
+
+
 def enter_mount_namespace(trees: Mapping[str, Iterable[str]]) -> None:
     """Move this process to a mount namespace with only these trees below closed directories."""
     _check(_libc.unshare(_CLONE_NEWNS))
     _mount(None, "/", None, _MS_REC | _MS_SLAVE)
     for closed, below in trees.items():
-        opened = {tree: os.open(tree, os.O_PATH | os.O_CLOEXEC) for tree in below}
+        present = [tree for tree in below if os.path.lexists(tree)]
+        opened = {tree: os.open(tree, os.O_PATH | os.O_CLOEXEC) for tree in present}
         _mount("tmpfs", closed, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0711,size=64k")
         for tree, descriptor in opened.items():
             Path(tree).mkdir(mode=0o755, parents=True)

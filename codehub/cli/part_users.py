@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from codehub.cli.findings import Finding, ok, warn
 from codehub.cli.part_mounts import closed_directories
 from codehub.host.parent_death import set_parent_death_signal
 from codehub.settings import Settings
+from codehub.storage.archive.open_object_store import directory_of
 
 _NOBODY: Final = 65_534
 _CAP_NET_BIND_SERVICE: Final = 10
@@ -87,7 +88,7 @@ def choose_part_users(settings: Settings) -> PartUsers:
     shown = closed_directories(_required_trees(settings))
     users = PartUsers(
         api=PartUser(api_uid, first - 3, shown) if api_uid else None,
-        access=PartUser(access_uid, first - 3, shown) if access_uid else None,
+        access=_access_user(PartUser(access_uid, first - 3, shown), settings) if access_uid else None,
         gateway=PartUser(gateway_uid, first - 3, shown, _is_low(settings.port)) if gateway_uid else None,
     )
     for user in (users.api, users.access, users.gateway):
@@ -101,6 +102,18 @@ def _access_uid(settings: Settings, default: int) -> int:
     if settings.runtime == "docker":
         return 0
     return default if settings.access_uid is None else settings.access_uid
+
+
+def _access_user(user: PartUser, settings: Settings) -> PartUser:
+    """Show the archives to the access part, too. If it cannot run so, it serves no downloads of them."""
+    archives = directory_of(settings.archive_store_url)
+    if archives is None:
+        return user
+    shown = closed_directories([*_required_trees(settings), archives])
+    shows_archives = replace(user, shown=shown)
+    if shown == user.shown or _why_user_cannot_run(shows_archives, settings.data_dir):
+        return user
+    return shows_archives
 
 
 def _check_different(api_uid: int, gateway_uid: int, access_uid: int) -> None:
@@ -129,7 +142,16 @@ def check_users(settings: Settings) -> list[Finding]:
     message = f"`codehub up` runs the API as user id {users.api.uid}, the gateway as {users.gateway.uid}"
     if users.access is not None:
         message = f"{message}, the access part as {users.access.uid}"
-    return [ok("users", message)]
+    return [ok("users", message), *_check_archive_reader(settings, users)]
+
+
+def _check_archive_reader(settings: Settings, users: PartUsers) -> list[Finding]:
+    is_service = directory_of(settings.archive_store_url) is None
+    if not is_service or users.access is None or settings.archive_read_access_key_id:
+        return []
+    message = "the access part reads archives with credentials that can also delete them"
+    advice = "set ARCHIVE_READ_ACCESS_KEY_ID and ARCHIVE_READ_SECRET_ACCESS_KEY (docs/archives.md)"
+    return [warn("archives", message, advice)]
 
 
 def _parts_with_users(settings: Settings) -> tuple[str, ...]:
@@ -181,14 +203,24 @@ def _first_inaccessible(data_dir: Path) -> str:
     return "" if os.access(data_dir, os.X_OK) else f"it may not enter {data_dir}"
 
 
-def reduced_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without the archive store's secrets and root's home directory."""
+def reduced_environment(environment: Mapping[str, str], *, reads_archives: bool = False) -> dict[str, str]:
+    """Return the environment without root's home directory and, mostly, the archive store's secrets."""
     kept = {
         name: value
         for name, value in environment.items()
-        if name != "ARCHIVE_URL" and not name.startswith("AWS_")
+        if reads_archives or not name.startswith(("AWS_", "ARCHIVE_URL", "ARCHIVE_READ_"))
     }
     return kept | {"HOME": "/nonexistent"}
+
+
+def reader_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with the credentials that only read archives, if there are any (ADR 0040)."""
+    key = environment.get("ARCHIVE_READ_ACCESS_KEY_ID")
+    secret = environment.get("ARCHIVE_READ_SECRET_ACCESS_KEY")
+    if not key or not secret:
+        return dict(environment)
+    kept = {name: value for name, value in environment.items() if name != "AWS_SESSION_TOKEN"}
+    return kept | {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
 
 
 def drop_to_user(user: PartUser) -> None:

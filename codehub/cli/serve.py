@@ -4,6 +4,7 @@ import typer
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
     help="Run one part against a PostgreSQL, Redis and archive store.",
 )

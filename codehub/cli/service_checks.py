@@ -128,7 +128,6 @@ async def _markers(settings: Settings) -> list[Finding]:
     owner = data_directory.installation_id(settings.data_dir)
     if owner is None:
         return []
-    archive_url = settings.archive_url or f"file://{settings.data_dir / 'archives'}"
     findings = []
     try:
         check_directory(settings.data_dir / "volumes", owner)
@@ -136,7 +135,7 @@ async def _markers(settings: Settings) -> list[Finding]:
     except Unobservable as problem:
         findings.append(fail("volumes", str(problem), "mount the disk that belongs there"))
     try:
-        findings.append(await _archives(ArchiveStore(archive_url, owner)))
+        findings.append(await _archives(ArchiveStore(settings.archive_store_url, owner)))
     except Unobservable as problem:
         findings.append(
             fail("archives", str(problem), "mount the disk or start the store that belongs there")

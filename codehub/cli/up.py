@@ -157,9 +157,8 @@ class _SystemStart:
     async def start(self) -> None:
         settings = self._settings
         database_url, redis_url = await self._start_servers()
-        archive_url = settings.archive_url or f"file://{settings.data_dir}/archives"
         typer.echo("Preparing the database", err=True)
-        environment = self._environment(database_url, redis_url, archive_url)
+        environment = self._environment(database_url, redis_url)
         password = await self._prepare_database(environment)
         # Only now: the preparation of the database compares this runtime with the recorded one.
         runtime_choice.save_runtime(settings.data_dir, settings.runtime)
@@ -180,9 +179,11 @@ class _SystemStart:
     def _part(self, name: str, environment: Mapping[str, str]) -> Part:
         user = self._users.of(name)
         if user is not None:
-            environment = part_users.reduced_environment(environment)
+            environment = part_users.reduced_environment(environment, reads_archives=name == "access")
             if name == "gateway":
                 environment |= self._certificate_variables(user.uid)
+        if name == "access":
+            environment = part_users.reader_environment(environment)
         socket = Path(self._settings.internal_addresses(name)[0].removeprefix("unix:"))
         logs = self._settings.data_dir / "logs"
         return Part(name, self._forkserver, environment, logs, socket, user=user)
@@ -233,7 +234,7 @@ class _SystemStart:
             raise CommandError(error)
         return result["password"]
 
-    def _environment(self, database_url: str, redis_url: str, archive_url: str) -> Mapping[str, str]:
+    def _environment(self, database_url: str, redis_url: str) -> Mapping[str, str]:
         settings = self._settings
         environment = {
             name: value
@@ -243,7 +244,7 @@ class _SystemStart:
         return environment | {
             "DATABASE_URL": database_url,
             "REDIS_URL": redis_url,
-            "ARCHIVE_URL": archive_url,
+            "ARCHIVE_URL": settings.archive_store_url,
             "CODEHUB_DATA_DIR": str(settings.data_dir),
             "CODEHUB_TOOLS_DIR": str(settings.tools_dir.absolute()),
             "HOST": settings.host,

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Manage accounts, on this machine or on a server."
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Manage accounts, on this machine or on a server.",
 )
 Name = Annotated[str, typer.Argument(help="The user's name.")]
 Generate = Annotated[bool, typer.Option("--generate", help="Generate a password and print it.")]

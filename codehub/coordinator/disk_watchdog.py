@@ -87,6 +87,10 @@ class DiskWatchdog:
         self.is_near = False
         """Whether the disk is so full that the next tick should come soon."""
 
+    def free_space(self) -> FreeSpace | None:
+        """Return the free space as last measured."""
+        return self._free[-1][1] if self._free else None
+
     async def tick(self) -> None:
         """Measure homes that are due, then stop and warn. Do nothing while the disk is unobservable.
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from codehub.domain.awake import Holds
+from codehub.domain.awake import CpuHold, Holds
 from codehub.domain.decision import Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gateway_reports import ActivitySnapshot, GatewayReport
 from codehub.domain.gc import ArchiveHolder, StoredArchive
 from codehub.domain.health_checks import CheckName, CheckResult
+from codehub.domain.resource_usage import UsageSample
+from codehub.domain.running_workspace import RunningWorkspace
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
 
@@ -64,10 +66,25 @@ class LeaderDatabase(Protocol):
         """Return at least every workspace whose deadline has passed."""
 
     async def holds(self, workspace_ids: Collection[str]) -> Mapping[str, Holds]:
-        """Return the commands and leases of these workspaces. One without any may be left out."""
+        """Return what may hold these workspaces. One without any holds may be left out."""
 
     async def remove_expired_leases(self, now: datetime) -> int:
         """Remove expired leases, and record their ends; return how many."""
+
+    async def running_workspaces(self) -> list[RunningWorkspace]:
+        """Return every RUNNING workspace, with its home and with the CPU use that keeps it awake."""
+
+    async def begin_cpu_hold(self, workspace_id: str, hold: CpuHold) -> None:
+        """Let CPU use keep a workspace awake, unless it is about to stop."""
+
+    async def renew_cpu_holds(self, holds: Mapping[str, CpuHold]) -> None:
+        """Record new measurements of CPU use that keeps workspaces awake. No workspace's row changes."""
+
+    async def end_cpu_hold(self, workspace_id: str, now: datetime) -> None:
+        """Record that CPU use no longer keeps a workspace awake."""
+
+    async def cpu_holds_not_measured(self, now: datetime) -> list[str]:
+        """Return the workspaces whose CPU use has not been measured for so long that it holds no longer."""
 
     async def apply_expiry(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
         """Set the desired state of an expiry; return False if what it was decided on has changed."""
@@ -145,6 +162,14 @@ class Activity(Protocol):
     async def remove(self, carried: ActivitySnapshot) -> int: ...
 
 
+class UsageHistory(Protocol):
+    """Samples of what workspaces use, of the last hour, in Redis (ADR 0039)."""
+
+    async def append(self, samples: Mapping[str, UsageSample]) -> None: ...
+    async def read(self, workspace_ids: Collection[str]) -> Mapping[str, Sequence[UsageSample]]:
+        """Return the samples of these workspaces, the oldest first."""
+
+
 class LeadershipTerm(Protocol):
     """One term of a leader, which ends when another coordinator leads."""
 
@@ -165,6 +190,7 @@ class LeaderServices:
 
     database: LeaderDatabase
     activity: Activity
+    usage: UsageHistory
     listen: HintSource
 
 

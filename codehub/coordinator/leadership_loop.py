@@ -25,12 +25,14 @@ from codehub.coordinator.metrics import CoordinatorMetrics
 from codehub.coordinator.observer import LeaderState
 from codehub.coordinator.provider_interfaces import Providers
 from codehub.coordinator.ttl_runner import TtlRules, TtlRunner
+from codehub.coordinator.usage_sampler import UsageSampler
 from codehub.database.engine import CONNECTION_ERRORS
 from codehub.database.leadership import StaleLeader
 from codehub.domain.decision import PlanRules
 from codehub.domain.error_policy import RetryPolicy
 from codehub.domain.gateway_reports import GatewayRules
 from codehub.domain.gc import GcRules
+from codehub.domain.resource_usage import SAMPLE_EVERY
 from codehub.domain.states import Operation
 from codehub.host.cancellation import raise_if_cancelled
 from codehub.settings import Settings
@@ -46,6 +48,8 @@ FAILED_SIGN_INS_EVERY = 60.0
 """Seconds between two summaries of failed passwords that were only counted, and checks of their number."""
 FIRST_GC_AFTER = 60.0
 """Seconds from the start of a term to its first GC. Even terms shorter than the GC interval collect."""
+FIRST_SAMPLE_AFTER = 1.0
+"""Seconds from the start of a term to its first samples, so that averages have no gap."""
 
 DatabaseTrouble = (*CONNECTION_ERRORS, SQLAlchemyError)
 
@@ -164,6 +168,14 @@ class Leader:
             quota_bytes=settings.home_quota_bytes,
             clock=clock_and_ids.clock,
         )
+        self._usage = UsageSampler(
+            database,
+            providers.runtime,
+            services.usage,
+            self._disk.free_space,
+            settings.ttl_defaults,
+            clock_and_ids.clock,
+        )
         self._gc = GcRunner(database, providers, gc_rules_of(settings), term.epoch)
         self._gc_lock = asyncio.Lock()
         retention = timedelta(seconds=settings.exec_retention_seconds)
@@ -208,6 +220,10 @@ class Leader:
                     self._run_periodically(CLEAN_EVERY, lambda: cleaner.tick(self._clock()), "commands")
                 )
             tasks.create_task(self._watch_disk())
+            sample_every = SAMPLE_EVERY.total_seconds()
+            tasks.create_task(
+                self._run_periodically(sample_every, self._usage.tick, "usage", first=FIRST_SAMPLE_AFTER)
+            )
             interval = settings.coordinator_gc_interval
             tasks.create_task(
                 self._run_periodically(

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import structlog
+
 from codehub import health_endpoints, internal_http
 from codehub.coordinator.leadership_loop import run_elections
 from codehub.coordinator.metrics import CoordinatorMetrics
@@ -26,6 +28,8 @@ from codehub.runtimes.egress import Egress, host_nameservers
 from codehub.runtimes.process.runtime import ProcessRuntime
 from codehub.settings import Settings
 from codehub.storage.archive.async_archive_store import ArchiveStore
+from codehub.storage.archive.group_access import GroupInUse, share_with_group
+from codehub.storage.archive.open_object_store import directory_of
 from codehub.storage.jobs.local_jobs import LocalJobs
 from codehub.storage.jobs.spec import StorageLocation
 from codehub.storage.volumes.local_volumes import LocalVolumes
@@ -33,6 +37,8 @@ from codehub.ulids import new_id
 
 if TYPE_CHECKING:  # the client of the Docker Engine is loaded where Docker is used
     from codehub.runtimes.docker.runtime import DockerOptions, DockerRuntime
+
+logger = structlog.get_logger(__name__)
 
 THREADS = 2 * WORKERS
 
@@ -62,14 +68,22 @@ async def _coordinate(settings: Settings, stop: asyncio.Event, metrics: Coordina
     finally:
         await engine.dispose()
     providers = make_providers(settings, own_installation.id)
-    providers = replace(
-        providers, claim=make_claim_attempt(settings.database_url, providers.storage_location)
-    )
-    warming_up = asyncio.create_task(_warm_up(providers.runtime))
+    claim = make_claim_attempt(settings.database_url, providers.storage_location)
+    beside = [asyncio.create_task(_warm_up(providers.runtime))]
+
+    async def claim_and_share() -> bool:
+        claimed = await claim()
+        if claimed and settings.access_group is not None:
+            beside.append(
+                asyncio.create_task(_share_archives(settings.archive_store_url, settings.access_group))
+            )
+        return claimed
+
+    providers = replace(providers, claim=claim_and_share)
     try:
         await run_elections(settings, providers, PostgresBackend(settings), stop=stop, metrics=metrics)
     finally:
-        await warming_up
+        await asyncio.gather(*beside)
         await providers.runtime.close()
 
 
@@ -78,6 +92,22 @@ async def _warm_up(runtime: Runtime) -> None:
     if isinstance(runtime, ProcessRuntime):
         await runtime.warm_up()
         await runtime.finish_removals()
+
+
+async def _share_archives(url: str, group: int) -> None:
+    """Let the access part read archives in a directory (ADR 0040). Nothing else waits for it."""
+    root = directory_of(url)
+    if root is None:
+        return
+    try:
+        await asyncio.to_thread(share_with_group, root, group)
+    except (GroupInUse, OSError) as error:
+        logger.warning(
+            "the access part cannot read all archives, so downloads of them fail: give the directory to its "
+            "group, which CodeHub then lets read the files, and restart the coordinator",
+            reason=str(error),
+            command=f"chgrp -R {group} {root}",
+        )
 
 
 def make_providers(settings: Settings, installation_id: str) -> Providers:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from redis.asyncio import Redis
 
 from codehub.bus.activity import ActivityLog
+from codehub.bus.usage_samples import UsageSamples
 from codehub.coordinator.event_listener import EventListener
 from codehub.coordinator.leader_interfaces import LeaderServices, LeadershipTerm
 from codehub.database import leadership
@@ -54,7 +55,7 @@ class PostgresBackend:
                 pass
             async with open_pool(settings.database_url, CONNECTIONS, leadership.LOCK_TIMEOUT) as pool:
                 database = PostgresLeaderDatabase(pool, engine, term.epoch, retention, settings.backends)
-                yield LeaderServices(database, ActivityLog(redis), listen)
+                yield LeaderServices(database, ActivityLog(redis), UsageSamples(redis), listen)
         finally:
             await engine.dispose()
             await redis.aclose()

@@ -25,8 +25,7 @@ logger = structlog.get_logger(__name__)
 
 def make_storage_location(settings: Settings, installation_id: str) -> StorageLocation:
     """Return where the homes and archives of this installation are."""
-    archive_url = settings.archive_url or f"file://{settings.data_dir / 'archives'}"
-    return StorageLocation(settings.data_dir / "volumes", archive_url, installation_id)
+    return StorageLocation(settings.data_dir / "volumes", settings.archive_store_url, installation_id)
 
 
 class Claims(Protocol):

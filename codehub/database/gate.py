@@ -2,7 +2,7 @@
 
 The API, the gateway and the TTL runner change these columns through this module only (contract 3).
 Each function runs in its caller's transaction, with the row locked. It raises a Problem or returns
-the changed workspace. `lease_gate` has the functions for leases.
+the changed workspace. `lease_gate` has the functions for leases, `cpu_hold_gate` those for CPU use.
 
 A function that takes `by_person` moves `person_access_at` only for a person. `last_access_at` moves
 for programs too.
@@ -11,7 +11,7 @@ for programs too.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Select, func, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -41,6 +41,10 @@ from codehub.domain.user_limits import (
 )
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
 from codehub.ulids import new_id
+
+EDITABLE: Final = frozenset(
+    {"name", "description", "memo", "standby_ttl_seconds", "archive_ttl_seconds", "awake_cpu_percent"}
+)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ async def create(
     limits: Limits,
     backends: Backends,
     now: datetime,
+    awake_cpu_percent: int | None = None,
 ) -> Workspace:
     if desired not in allowed_changes.REQUESTABLE_STATES:
         raise ValidationFailed("desired_state must be RUNNING, STANDBY or ARCHIVED.")
@@ -105,6 +110,7 @@ async def create(
             home_store_key=home_store_key(owner_id, workspace_id),
             standby_ttl_seconds=standby_ttl,
             archive_ttl_seconds=archive_ttl,
+            awake_cpu_percent=awake_cpu_percent,
             desired_state=desired.value,
             last_access_at=now,
             person_access_at=now,
@@ -164,7 +170,7 @@ async def change_holds(
     event: str = "",
     message: str = "",
 ) -> Workspace:
-    """Record that a command or a lease of a locked workspace begins, changes or ends.
+    """Record that a command, a lease or high CPU use of a locked workspace begins, changes or ends.
 
     A TTL that was decided before then fails its comparison. `changes` are further columns, such as
     `used(...)`. Without an actor, the timeline gets no entry.
@@ -178,7 +184,7 @@ async def apply_expiry(
 ) -> Workspace | None:
     """Set desired_state for a TTL, or return None if the workspace has changed since `seen`.
 
-    A command or lease that began since then has moved holds_changed_at.
+    A command, a lease or high CPU use that began since then has moved holds_changed_at.
     """
     workspace = await lock_workspace(conn, seen.id)
     decided_on = ("desired_state", "phase", "phase_changed_at", "last_access_at", "person_access_at",
@@ -331,8 +337,8 @@ async def extend(
 async def edit(
     conn: AsyncConnection, workspace_id: str, changes: Mapping[str, Any], *, now: datetime
 ) -> Workspace:
-    """Change name, description, memo or TTLs."""
-    unknown = set(changes) - {"name", "description", "memo", "standby_ttl_seconds", "archive_ttl_seconds"}
+    """Change name, description, memo, TTLs, or the CPU use that keeps it awake."""
+    unknown = set(changes) - EDITABLE
     if unknown:
         raise ValueError(f"not editable: {', '.join(sorted(unknown))}")
     workspace = await lock_workspace(conn, workspace_id)

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from codehub.database import (
     audit,
+    cpu_hold_gate,
     exec_gate,
     exec_queries,
     gate,
@@ -27,6 +28,7 @@ from codehub.database import (
     home_sizes,
     lease_gate,
     lockout,
+    running_workspaces,
     timeline,
     ttl_queries,
 )
@@ -36,7 +38,7 @@ from codehub.database.leadership import StaleLeader, fence
 from codehub.database.row_mapping import COLUMNS, column_values, to_workspace, to_workspaces
 from codehub.database.tables import workspaces
 from codehub.domain.audit import Actor, ActorKind
-from codehub.domain.awake import Holds
+from codehub.domain.awake import CpuHold, Holds
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision
 from codehub.domain.disk import HomeSize, LiveHome, Notice
 from codehub.domain.gateway_reports import GatewayReport
@@ -44,6 +46,7 @@ from codehub.domain.gc import ArchiveHolder, StoredArchive, protection
 from codehub.domain.health_checks import CheckName, CheckResult
 from codehub.domain.observation import ArchiveFact
 from codehub.domain.other_backends import Backends
+from codehub.domain.running_workspace import RunningWorkspace
 from codehub.domain.states import Operation
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
@@ -274,6 +277,27 @@ class PostgresLeaderDatabase:
                 some = await lease_gate.remove_expired(conn, now, ROWS_AT_ONCE)
             removed += some
         return removed
+
+    async def running_workspaces(self) -> list[RunningWorkspace]:
+        rows = await self._pool.fetch(running_workspaces.RUNNING)
+        return [running_workspaces.to_running_workspace(row) for row in rows]
+
+    async def begin_cpu_hold(self, workspace_id: str, hold: CpuHold) -> None:
+        async with self._fenced() as conn:
+            await cpu_hold_gate.begin(conn, workspace_id, hold)
+
+    async def renew_cpu_holds(self, holds: Mapping[str, CpuHold]) -> None:
+        for some in _batches(sorted(holds)):
+            async with self._fenced() as conn:
+                await cpu_hold_gate.renew(conn, {name: holds[name] for name in some})
+
+    async def end_cpu_hold(self, workspace_id: str, now: datetime) -> None:
+        async with self._fenced() as conn:
+            await cpu_hold_gate.end(conn, workspace_id, now)
+
+    async def cpu_holds_not_measured(self, now: datetime) -> list[str]:
+        async with self._engine.connect() as conn:
+            return await cpu_hold_gate.not_measured(conn, now)
 
     async def apply_expiry(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
         try:

@@ -156,6 +156,7 @@ workspaces = Table(
     Column("home_store_key", Text, nullable=False, unique=True),
     Column("standby_ttl_seconds", Integer),
     Column("archive_ttl_seconds", Integer),
+    Column("awake_cpu_percent", Integer),
     Column("desired_state", Text, nullable=False),
     Column("deleted_at", Time),
     Column("purged_at", Time),
@@ -205,6 +206,7 @@ workspaces = Table(
     CheckConstraint("purged_at IS NULL OR operation <> 'RESTORING'", name="purged_is_not_restored"),
     CheckConstraint("error_count >= 0", name="error_count_positive"),
     CheckConstraint("standby_ttl_seconds >= 0 AND archive_ttl_seconds >= 0", name="ttl_not_negative"),
+    CheckConstraint("awake_cpu_percent >= 0", name="awake_cpu_percent_not_negative"),
     CheckConstraint("upstream IS NULL OR upstream ~ '^(unix:/|tcp:)'", name="upstream_form"),
     Index(
         "ix_workspaces_owner", "owner_id", "created_at", "number", postgresql_where=text("deleted_at IS NULL")
@@ -299,6 +301,16 @@ leases = Table(
     Column("created_at", Time, nullable=False),
     Column("expires_at", Time, nullable=False, index=True),
     Index("ix_leases_workspace", "workspace_id", "expires_at"),
+)
+
+cpu_holds = Table(
+    "cpu_holds",
+    metadata,
+    Column("workspace_id", Text, ForeignKey("workspaces.id"), primary_key=True),
+    Column("percent", Float, nullable=False),
+    Column("above_percent", Integer, nullable=False),
+    Column("began_at", Time, nullable=False),
+    Column("measured_at", Time, nullable=False),
 )
 
 home_sizes = Table(

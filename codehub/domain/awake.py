@@ -1,4 +1,4 @@
-"""Holds: running commands and leases, which keep a running workspace from standby (ADR 0037).
+"""Holds: running commands, leases and CPU use, which keep a running workspace from standby (ADR 0037).
 
 A hold is a fact with an end. Each fact is as the database last recorded it; `awake_at` returns which
 of them hold at a given moment.
@@ -11,6 +11,8 @@ from typing import Final
 
 SEEN_WITHIN: Final = timedelta(minutes=5)
 """A command that nothing has seen alive for this long no longer holds."""
+CPU_WINDOW: Final = timedelta(minutes=10)
+"""Time over which the CPU use is averaged that keeps a workspace awake."""
 MAX_LEASES: Final = 50
 """Leases that a workspace may have at a time."""
 FOREVER: Final = datetime.max.replace(tzinfo=UTC)
@@ -55,11 +57,28 @@ class Lease:
 
 
 @dataclass(frozen=True)
+class CpuHold:
+    """CPU use above what its owner has set, on average over CPU_WINDOW, in percent of one core."""
+
+    percent: float
+    above_percent: int
+    """The setting with which it was compared."""
+    began_at: datetime
+    measured_at: datetime
+
+    @property
+    def held_until(self) -> datetime:
+        """When it stops holding, unless it is measured again."""
+        return self.measured_at + SEEN_WITHIN
+
+
+@dataclass(frozen=True)
 class Holds:
-    """The commands and leases of one workspace, over or not."""
+    """The commands, the leases and the CPU use of one workspace, over or not."""
 
     commands: tuple[Command, ...] = ()
     leases: tuple[Lease, ...] = ()
+    cpu: CpuHold | None = None
 
 
 NO_HOLDS: Final = Holds()
@@ -74,6 +93,7 @@ class Awake:
     lease: Lease | None = None
     """The lease that expires last."""
     ended_at: datetime = LONG_AGO
+    cpu: CpuHold | None = None
 
     @property
     def commands_until(self) -> datetime:
@@ -85,9 +105,14 @@ class Awake:
         return LONG_AGO if self.lease is None else self.lease.expires_at
 
     @property
+    def cpu_until(self) -> datetime:
+        """FOREVER while its CPU use holds it: the end of that is not known."""
+        return LONG_AGO if self.cpu is None else FOREVER
+
+    @property
     def until(self) -> datetime:
         """When the last hold ends, or has ended. LONG_AGO if there was none."""
-        return max(self.commands_until, self.lease_until, self.ended_at)
+        return max(self.commands_until, self.lease_until, self.cpu_until, self.ended_at)
 
 
 NOT_HELD: Final = Awake(LONG_AGO)
@@ -100,7 +125,10 @@ def awake_at(holds: Holds, now: datetime) -> Awake:
     over = [command.held_until for command in holds.commands if command.held_until <= now]
     over += [lease.expires_at for lease in holds.leases if lease.expires_at <= now]
     lease = max(valid, key=lambda lease: lease.expires_at, default=None)
-    return Awake(now, running, lease, _newest(over))
+    cpu = holds.cpu if holds.cpu is not None and now < holds.cpu.held_until else None
+    if holds.cpu is not None and cpu is None:
+        over.append(holds.cpu.held_until)
+    return Awake(now, running, lease, _newest(over), cpu)
 
 
 def _newest(moments: Iterable[datetime]) -> datetime:

@@ -112,6 +112,29 @@ class Gone(Problem):
     code, status = "GONE", 410
 
 
+class ArchiveNotFound(Problem):
+    """Request for an archive that a workspace does not have."""
+
+    default_message = "This workspace has no such archive."
+    code, status = "ARCHIVE_NOT_FOUND", 404
+
+
+class ArchiveDamaged(Problem):
+    """Archive that is not the one that was made."""
+
+    default_message = (
+        "This archive is damaged: it is not the one that was made. Choose another, and tell an admin."
+    )
+    code, status = "ARCHIVE_DAMAGED", 502
+
+
+class ArchiveStoreUnavailable(Problem):
+    """Failure to read the archive store."""
+
+    default_message = "The archive store cannot be read at the moment. Try again later, or ask an admin."
+    code, status = "ARCHIVE_STORE_UNAVAILABLE", 503
+
+
 class RangeNotSatisfiable(Problem):
     """Request for bytes behind the end."""
 

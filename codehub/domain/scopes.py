@@ -50,6 +50,18 @@ class Requirement:
     or_admin: bool = False
     session_only: bool = False
 
+    @property
+    def description(self) -> str:
+        """Return a sentence about the credentials that permit the call."""
+        if self.session_only:
+            return "Needs the session of an admin." if Scope.ADMIN in self.scopes else "Needs a session."
+        if not self.scopes:
+            return "Needs a session, or a token with any scope."
+        names = " and ".join(f"`{scope}`" for scope in Scope if scope in self.scopes)
+        either = " or `admin`" if self.or_admin else ""
+        who = "the session of an admin" if Scope.ADMIN in self.scopes else "a session"
+        return f"Needs {who}, or a token with the scope {names}{either}."
+
     def refusal(self, kind: CredentialKind, held: frozenset[Scope]) -> str | None:
         """Return why a credential with these scopes does not permit the call, or None if it does."""
         if self.session_only and kind is CredentialKind.TOKEN:

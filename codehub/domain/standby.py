@@ -1,11 +1,11 @@
 """Why a running workspace is still running, and when it will stop, in one sentence."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from codehub.domain.awake import FOREVER, Awake
+from codehub.domain.awake import CPU_WINDOW, FOREVER, Awake
 from codehub.domain.states import Phase
 from codehub.domain.ttl import (
     TtlDefaults,
@@ -25,6 +25,7 @@ class StandbyCode(StrEnum):
     IDLE = "idle"
     COMMAND = "command"
     LEASE = "lease"
+    CPU = "cpu"
     KEPT = "kept"
     LIMIT = "limit"
 
@@ -33,9 +34,10 @@ class StandbyCode(StrEnum):
 class Standby:
     """When a running workspace will be stopped if nothing changes until then, and why not earlier.
 
-    `since`: when the oldest command began, or a person last used it (LIMIT). `until`: when the lease
-    expires, the extension ends, or the limit is reached. `not_before`: what else holds it, after its
-    commands have ended.
+    `since`: when the oldest command or the CPU use began, or a person last used it (LIMIT). `until`:
+    when the lease expires, the extension ends, or the limit is reached. `not_before`: what else holds
+    it, after its commands have ended. `cpu_percent`: its CPU use, if that keeps it awake, in percent of
+    one core.
     """
 
     at: datetime | None
@@ -46,6 +48,8 @@ class Standby:
     not_before: datetime | None = None
     commands: int = 0
     lease_reason: str | None = None
+    cpu_percent: int | None = None
+    cpu_above_percent: int | None = None
 
     @property
     def reason(self) -> str:
@@ -67,6 +71,10 @@ def standby(workspace: Workspace, defaults: TtlDefaults, awake: Awake) -> Standb
         return Standby(at, StandbyCode.LIMIT, ttl, since=since, until=limit)
     if awake.commands and awake.commands_until >= awake.lease_until:
         return _commands(workspace, awake, at, ttl)
+    if awake.cpu is not None:
+        return _with_cpu(
+            Standby(at, StandbyCode.CPU, ttl, since=awake.cpu.began_at, commands=len(awake.commands)), awake
+        )
     if awake.lease is not None:
         lease = awake.lease
         return Standby(
@@ -86,7 +94,7 @@ def _commands(workspace: Workspace, awake: Awake, at: datetime | None, ttl: int)
     others = [moment for moment in (workspace.keep_until,) if moment is not None]
     if awake.lease is not None:
         others.append(awake.lease.expires_at + after)
-    return Standby(
+    found = Standby(
         at,
         StandbyCode.COMMAND,
         ttl,
@@ -95,6 +103,14 @@ def _commands(workspace: Workspace, awake: Awake, at: datetime | None, ttl: int)
         commands=len(awake.commands),
         lease_reason=None if awake.lease is None else awake.lease.reason,
     )
+    return _with_cpu(found, awake)
+
+
+def _with_cpu(found: Standby, awake: Awake) -> Standby:
+    """Add the CPU use that keeps a workspace awake, rounded down: it is more than that."""
+    if awake.cpu is None:
+        return found
+    return replace(found, cpu_percent=int(awake.cpu.percent), cpu_above_percent=awake.cpu.above_percent)
 
 
 def _never(_standby: Standby) -> str:
@@ -118,8 +134,8 @@ def _lease(standby: Standby) -> str:
 
 def _limit(standby: Standby) -> str:
     return (
-        f"No person has used it since {_time(standby.since)}: commands, leases and programs keep it awake "
-        f"until {_time(standby.until)} and no longer. Stops at {_time(standby.at)}."
+        f"No person has used it since {_time(standby.since)}: commands, leases, CPU use and programs keep it "
+        f"awake until {_time(standby.until)} and no longer. Stops at {_time(standby.at)}."
     )
 
 
@@ -132,7 +148,22 @@ def _command(standby: Standby) -> str:
         sentence += f", not before {_time(standby.not_before)}"
     if standby.at is not None:
         sentence += f", at the latest at {_time(standby.at)}"
-    return f"{sentence}."
+    return (
+        f"{sentence}." if standby.cpu_percent is None else f"{sentence}. Its CPU use keeps it awake as well."
+    )
+
+
+def _cpu(standby: Standby) -> str:
+    sentence = (
+        f"Kept awake by its CPU use since {_time(standby.since)}: {standby.cpu_percent} % of a core on "
+        f"average over {period(int(CPU_WINDOW.total_seconds()))}. Stops {period(standby.ttl_seconds)} after "
+        f"that is no longer above {standby.cpu_above_percent} %"
+    )
+    if standby.at is not None:
+        sentence += f", at the latest at {_time(standby.at)}"
+    if not standby.commands:
+        return f"{sentence}."
+    return f"{sentence}. {'A command runs' if standby.commands == 1 else 'Commands run'} as well."
 
 
 _SENTENCES: Final = {
@@ -140,6 +171,7 @@ _SENTENCES: Final = {
     StandbyCode.IDLE: _idle,
     StandbyCode.COMMAND: _command,
     StandbyCode.LEASE: _lease,
+    StandbyCode.CPU: _cpu,
     StandbyCode.KEPT: _kept,
     StandbyCode.LIMIT: _limit,
 }

@@ -16,6 +16,8 @@ from codehub.domain.workspace import Workspace
 
 LONGEST_EXTENSION = timedelta(days=7)
 """Longest time for which an owner can keep a workspace from expiring."""
+MOST_AWAKE_CPU_PERCENT = 10_000
+"""Highest CPU use, in percent of one core, that can be set to keep workspaces awake."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class TtlDefaults:
     archive: int
     max_awake: int = 0
     """Longest time for which programs and holds keep a workspace awake without a person; 0 means no limit."""
+    awake_cpu_percent: int = 0
+    """CPU use above which a workspace stays awake, in percent of one core; 0 means that none does."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,11 @@ def without_person_since(workspace: Workspace) -> datetime:
 
 def standby_ttl(workspace: Workspace, defaults: TtlDefaults) -> int:
     return _ttl(workspace.standby_ttl_seconds, defaults.standby)
+
+
+def awake_cpu_percent(own: int | None, defaults: TtlDefaults) -> int:
+    """Return the CPU use above which a workspace stays awake, or 0 if none keeps it awake."""
+    return defaults.awake_cpu_percent if own is None else own
 
 
 def archive_at(workspace: Workspace, defaults: TtlDefaults) -> datetime | None:

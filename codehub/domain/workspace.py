@@ -45,6 +45,8 @@ class Workspace:
     home_store_key: str
     standby_ttl_seconds: int | None
     archive_ttl_seconds: int | None
+    awake_cpu_percent: int | None
+    """CPU use above which it stays awake, in percent of one core. None: the default. 0: none."""
     desired_state: DesiredState
     deleted_at: datetime | None
     purged_at: datetime | None

@@ -11,6 +11,7 @@ from codehub.host.atomic_files import replace_file
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
+_PRIVATE = 0o600
 _STEP = 8 << 20
 # Larger writes take larger pages, which the host of a virtual machine may have to find first: at
 # times that made a stream slower by a quarter.
@@ -58,7 +59,7 @@ def create_durably(path: Path, data: bytes) -> bool:
     return True
 
 
-def write_stream(path: Path, chunks: Iterable[bytes]) -> None:
+def write_stream(path: Path, chunks: Iterable[bytes], mode: int = _PRIVATE) -> None:
     """Replace a file by a stream, in one step at its end; a stream that fails leaves nothing.
 
     The content is on the disk before the file gets its name, so a power cut never leaves an empty
@@ -66,9 +67,11 @@ def write_stream(path: Path, chunks: Iterable[bytes]) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}#1")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, _PRIVATE)
     try:
         with os.fdopen(fd, "wb") as file:
+            if mode != _PRIVATE:
+                os.fchmod(fd, mode)  # whatever the umask is
             begun = written = 0
             for chunk in chunks:
                 for piece in _pieces(chunk):

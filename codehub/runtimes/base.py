@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from codehub.domain.images import Image
 from codehub.domain.observation import ContainerFact, Unknown
+from codehub.domain.resource_usage import ResourceUsage
 from codehub.domain.states import ErrorReason
 
 ABSENT = ContainerFact(exists=False, running=False, ready=False, upstream=None, op_id=None)
@@ -108,6 +109,15 @@ class Runtime(Protocol):
 
     async def logs(self, workspace_id: str, lines: int) -> str:
         """Return the last `lines` lines of the container's output."""
+
+    async def resource_usage(
+        self, workspace_ids: Sequence[str], within: float
+    ) -> Mapping[str, ResourceUsage | Unknown]:
+        """Measure these containers in this order, as many as possible within so many seconds.
+
+        A container that does not run, or for which there was no time, is left out. What a runtime
+        cannot measure is `Unknown`, with a sentence for the workspace's owner.
+        """
 
     async def close(self) -> None:
         """Release the resources that this process holds. Containers keep running."""

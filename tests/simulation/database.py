@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from codehub.database.leadership import StaleLeader
 from codehub.domain import allowed_changes, user_limits
 from codehub.domain.archive_keys import archive_key
-from codehub.domain.awake import Lease
+from codehub.domain.awake import CpuHold, Lease
 from codehub.domain.conditions import initial_conditions
 from codehub.domain.decision import CONTROLLER_COLUMNS, Decision, TimelineEvent
 from codehub.domain.disk import HomeRecord, HomeSize, LiveHome, Notice
@@ -21,7 +21,7 @@ from codehub.domain.states import DesiredState, ErrorReason, Operation, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults, expired
 from codehub.domain.user_limits import Limits, Usage
 from codehub.domain.workspace import PendingRequest, RecoverSource, RequestKind, Workspace
-from tests.simulation.hold_rows import CommandRow, HoldRows, LeaseRow
+from tests.simulation.hold_rows import CommandRow, CpuRow, HoldRows, LeaseRow
 from tests.simulation.process import Session
 from tests.simulation.providers import home_store_key
 from tests.simulation.world import ExpectedHome, Home, World, is_intact
@@ -110,6 +110,7 @@ class Database:
             id=workspace_id, number=number, owner_id="u", name=workspace_id, description="",
             image_ref="code-server", instance_backend="process", storage_backend="local-dir",
             home_store_key=home_store_key(workspace_id), standby_ttl_seconds=None, archive_ttl_seconds=None,
+            awake_cpu_percent=None,
             desired_state=desired, deleted_at=None, purged_at=None, grace_waived_at=None,
             keep_until=None, last_access_at=now, person_access_at=now, holds_changed_at=None,
             request=None, conditions=initial_conditions(now), observed_at=None, phase=Phase.PENDING,
@@ -508,6 +509,22 @@ class Gate:
     def end_lease(self, item: LeaseRow) -> None:
         item.removed, item.ended_at = True, self._db.now()
         self.change_holds(self._db.rows[item.lease.workspace_id])
+
+    def begin_cpu_hold(self, workspace_id: str, hold: CpuHold) -> None:
+        row = self._db.rows[workspace_id]
+        try:
+            allowed_changes.check_may_hold(row)
+        except InvalidState:
+            return
+        self._db.holds.end_cpu(workspace_id, hold.measured_at)
+        self._db.holds.cpu.append(CpuRow(workspace_id, hold))
+        self._db.world.record(row.id, f"uses {hold.percent:.0f} % CPU")
+        self.change_holds(row)
+
+    def end_cpu_hold(self, workspace_id: str) -> None:
+        if self._db.holds.end_cpu(workspace_id, self._db.now()):
+            self._db.world.record(workspace_id, "uses little CPU")
+            self.change_holds(self._db.rows[workspace_id])
 
     def change_holds(self, row: Workspace, **changes: object) -> None:
         """`gate.change_holds`."""

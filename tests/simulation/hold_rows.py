@@ -1,10 +1,10 @@
-"""Commands and leases in a simulated database, and the contract of their holds (section 14)."""
+"""Commands, leases and CPU use in a simulated database, and the contract of their holds (section 14)."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from codehub.domain.awake import Command, Holds, Lease
+from codehub.domain.awake import Command, CpuHold, Holds, Lease
 
 SEEN_WITHIN = timedelta(minutes=5)
 
@@ -40,11 +40,38 @@ class LeaseRow:
 
 
 @dataclass
+class CpuRow:
+    """CPU use that holds a workspace."""
+
+    workspace_id: str
+    hold: CpuHold
+    ended_at: datetime | None = None
+    known_at: datetime | None = None
+    """The `measured_at` that the TTL runner has read."""
+
+    def held_until(self) -> datetime:
+        """Return until when it held the workspace as far as the TTL runner could know."""
+        over = (self.known_at or self.hold.measured_at) + SEEN_WITHIN
+        return over if self.ended_at is None else min(over, self.ended_at)
+
+
+@dataclass
 class HoldRows:
-    """The tables `execs` and `leases`. What they lose stays here, for the contract."""
+    """The tables `execs`, `leases` and `cpu_holds`. What they lose stays here, for the contract."""
 
     commands: list[CommandRow] = field(default_factory=list)
     leases: list[LeaseRow] = field(default_factory=list)
+    cpu: list[CpuRow] = field(default_factory=list)
+
+    def cpu_of(self, workspace_id: str) -> CpuRow | None:
+        """Return the present hold of a workspace by its CPU use."""
+        return next((row for row in self.cpu if row.workspace_id == workspace_id and not row.ended_at), None)
+
+    def end_cpu(self, workspace_id: str, now: datetime) -> bool:
+        row = self.cpu_of(workspace_id)
+        if row is not None:
+            row.ended_at = now
+        return row is not None
 
     def read(self, workspace_ids: Collection[str]) -> dict[str, Holds]:
         return {name: self._read(name) for name in workspace_ids}
@@ -55,7 +82,10 @@ class HoldRows:
             row.known_at = row.seen_at
         leases = [row.lease for row in self.leases if row.lease.workspace_id == name and not row.removed]
         found = tuple(Command(row.started_at, row.seen_at, row.timeout) for row in commands)
-        return Holds(found, tuple(leases))
+        cpu = self.cpu_of(name)
+        if cpu is not None:
+            cpu.known_at = cpu.hold.measured_at
+        return Holds(found, tuple(leases), None if cpu is None else cpu.hold)
 
     def remove_expired(self, now: datetime) -> dict[str, datetime]:
         """Remove expired leases; return the last end of each workspace."""
@@ -75,3 +105,6 @@ class HoldRows:
         for lease in self.leases:
             if lease.lease.workspace_id == workspace_id:
                 yield "a lease", lease.held_until()
+        for cpu in self.cpu:
+            if cpu.workspace_id == workspace_id:
+                yield "its CPU use", cpu.held_until()

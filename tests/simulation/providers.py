@@ -1,6 +1,6 @@
 """The providers of one simulated coordinator process. All processes share one world."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from codehub.domain.archive_keys import archive_key
 from codehub.domain.disk import FreeSpace, HomeSize
 from codehub.domain.images import BUILT_IN
 from codehub.domain.observation import ArchiveFact, ContainerFact, Generation, JobFact, Unknown, VolumeFact
+from codehub.domain.resource_usage import Amount, CpuTime, ResourceUsage
 from codehub.domain.states import ErrorReason
 from codehub.domain.volume_leftovers import HOME, Leftover
 from codehub.runtimes.base import ABSENT, RuntimeFailure, RuntimeUnobservable, WorkloadSpec
@@ -75,6 +76,22 @@ class SimulatedRuntime:
 
     async def logs(self, workspace_id: str, lines: int) -> str:
         return ""
+
+    async def resource_usage(
+        self, workspace_ids: Sequence[str], within: float
+    ) -> dict[str, ResourceUsage | Unknown]:
+        running = [name for name in workspace_ids if name in self._world.containers]
+        facts = await self._process.read(
+            lambda: {name: self._usage(name) for name in running if self._world.containers[name].running},
+            _runtime_unobservable,
+            "runtime",
+        )
+        return self._process.hide_some(facts)
+
+    def _usage(self, workspace_id: str) -> ResourceUsage:
+        cpu = CpuTime(self._world.cpu_seconds(workspace_id), None)
+        container = self._world.containers[workspace_id]
+        return ResourceUsage(container.attempt, cpu, Amount(1, None), Amount(1, None))
 
     def _start(self, spec: WorkloadSpec) -> None:
         there = self._world.containers.get(spec.workspace_id)

@@ -1,8 +1,9 @@
-"""A simulated Redis with the operations that activity needs."""
+"""A simulated Redis with the operations that activity and samples need."""
 
 from dataclasses import dataclass, field
 
 from codehub.domain.gateway_reports import ActivitySnapshot
+from codehub.domain.resource_usage import UsageSample
 
 
 @dataclass
@@ -12,6 +13,7 @@ class Redis:
     uses: dict[str, float] = field(default_factory=dict)
     flushes: dict[str, int] = field(default_factory=dict)
     flushed: dict[str, float] = field(default_factory=dict)
+    usage: dict[str, list[UsageSample]] = field(default_factory=dict)
     saved: ActivitySnapshot = field(default_factory=lambda: ActivitySnapshot({}, {}))
 
     def read(self) -> ActivitySnapshot:
@@ -30,3 +32,4 @@ class Redis:
         """Restart with what is left on the disk."""
         self.uses, self.flushes = dict(kept.uses), dict(kept.flushes)
         self.flushed = dict(kept.uses)
+        self.usage = {}

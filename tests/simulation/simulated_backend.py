@@ -14,7 +14,7 @@ from codehub.database import leader_database
 from codehub.database.leader_database import VersionConflict
 from codehub.database.leadership import ANSWER_TIMEOUT, HUNG_AFTER
 from codehub.domain import allowed_changes
-from codehub.domain.awake import Holds
+from codehub.domain.awake import CpuHold, Holds
 from codehub.domain.conditions import holds
 from codehub.domain.decision import Decision, TimelineEvent
 from codehub.domain.disk import HomeSize, LiveHome, Notice
@@ -22,7 +22,9 @@ from codehub.domain.effects import DeleteContainer
 from codehub.domain.gateway_reports import ActivitySnapshot, GatewayReport
 from codehub.domain.gc import ArchiveHolder, StoredArchive
 from codehub.domain.health_checks import CheckName, CheckResult
-from codehub.domain.states import ConditionName, Operation
+from codehub.domain.resource_usage import UsageSample
+from codehub.domain.running_workspace import RunningWorkspace
+from codehub.domain.states import ConditionName, Operation, Phase
 from codehub.domain.ttl import Expiry, TtlDefaults
 from codehub.domain.workspace import Workspace
 from tests.simulation.database import Database, Gate, lost_connection
@@ -66,6 +68,25 @@ class SimulatedActivity:
         row = self._db.rows[workspace_id]
         if flushed is not None and row.last_access_at.timestamp() < flushed - 0.001:
             self._db.world.fail(workspace_id, "activity is forgotten before it was committed")
+
+
+class SimulatedUsage:
+    def __init__(self, process: Process, redis: Redis) -> None:
+        self._process = process
+        self._redis = redis
+
+    async def append(self, samples: Mapping[str, UsageSample]) -> None:
+        def write() -> None:
+            for name, sample in samples.items():
+                self._redis.usage.setdefault(name, []).append(sample)
+
+        await self._process.write(write, RedisDown, "redis")
+
+    async def read(self, workspace_ids: Collection[str]) -> Mapping[str, Sequence[UsageSample]]:
+        def read() -> Mapping[str, Sequence[UsageSample]]:
+            return {name: list(self._redis.usage.get(name, ())) for name in workspace_ids}
+
+        return await self._process.read(read, RedisDown, "redis")
 
 
 class SimulatedTerm:
@@ -216,7 +237,7 @@ class SimulatedLeaderDatabase:
         return await self._read(lambda: self._db.due(defaults, now))
 
     async def holds(self, workspace_ids: Collection[str]) -> Mapping[str, Holds]:
-        if not self._db.holds.commands and not self._db.holds.leases:
+        if not self._db.holds.commands and not self._db.holds.leases and not self._db.holds.cpu:
             return {}  # no draw of chance: histories without programs stay as they are
         return await self._read(lambda: self._db.holds.read(workspace_ids))
 
@@ -231,6 +252,46 @@ class SimulatedLeaderDatabase:
             row = self._db.rows[workspace_id]
             self._db.put(replace(row, holds_changed_at=max(end, row.holds_changed_at or end)))
         return len(ends)
+
+    async def running_workspaces(self) -> list[RunningWorkspace]:
+        if not self._db.world.cpu_loads:
+            return []  # no draw of chance here either
+        return await self._read(self._running_workspaces)
+
+    def _running_workspaces(self) -> list[RunningWorkspace]:
+        found = []
+        for row in self._db.rows.values():
+            if row.phase is Phase.RUNNING:
+                held = self._db.holds.cpu_of(row.id)
+                hold = None if held is None else held.hold
+                found.append(RunningWorkspace(row.id, row.awake_cpu_percent, None, hold))
+        return found
+
+    async def begin_cpu_hold(self, workspace_id: str, hold: CpuHold) -> None:
+        await self._write(lambda: self._gate.begin_cpu_hold(workspace_id, hold))
+
+    async def renew_cpu_holds(self, holds: Mapping[str, CpuHold]) -> None:
+        def write() -> None:
+            for name, hold in holds.items():
+                row = self._db.holds.cpu_of(name)
+                if row is not None:
+                    row.hold = hold
+
+        await self._write(write)
+
+    async def end_cpu_hold(self, workspace_id: str, now: datetime) -> None:
+        await self._write(lambda: self._gate.end_cpu_hold(workspace_id))
+
+    async def cpu_holds_not_measured(self, now: datetime) -> list[str]:
+        if not self._db.holds.cpu:
+            return []
+        return await self._read(
+            lambda: [
+                row.workspace_id
+                for row in self._db.holds.cpu
+                if row.ended_at is None and row.hold.held_until <= now
+            ]
+        )
 
     async def apply_expiry(self, seen: Workspace, expiry: Expiry, now: datetime) -> bool:
         return await self._write(lambda: self._expire(seen, expiry))
@@ -383,7 +444,8 @@ class SimulatedBackend:
     @asynccontextmanager
     async def leader_services(self, term: LeadershipTerm) -> AsyncIterator[LeaderServices]:
         database = self.leader_database(self._process, self._db, term.epoch, self._retention)
-        yield LeaderServices(database, SimulatedActivity(self._process, self._redis, self._db), self._listen)
+        activity = SimulatedActivity(self._process, self._redis, self._db)
+        yield LeaderServices(database, activity, SimulatedUsage(self._process, self._redis), self._listen)
 
     async def _listen(self, hint: Callable[[str], None], resync: Callable[[], None]) -> None:
         chance, loop = self._process.chance, self._db.world.loop

@@ -251,6 +251,11 @@ def _holds_are_not_read() -> list[Patch]:
     return [(runners, "holds_of", lambda activity: NO_HOLDS)]
 
 
+def _cpu_use_is_not_read() -> list[Patch]:
+    real = runners.holds_of
+    return [(runners, "holds_of", lambda activity: real(activity._replace(cpu=False)))]
+
+
 def _holds_are_not_compared() -> list[Patch]:
     real = runners.nothing_has_changed
 
@@ -345,9 +350,11 @@ PLANTED_BUGS = [
         "start", {"request": 1}, values=STANDBY), _slow_counts_as_hung),
     PlantedBug("hung_ide_replaced_again_and_again", ONCE, Scenario(
         "hung", {"request": 1, "trouble": 2, "timeout": 2}, values=STANDBY), _hung_replaced_repeatedly),
-    PlantedBug("commands_and_leases_hold_nothing", "a command or lease keeps a workspace", Scenario(
+    PlantedBug("commands_and_leases_hold_nothing", "a command, lease or CPU use keeps", Scenario(
         "holds", {"hold": 1, "ttl": 1, "time": 1}, values=RUNNING), _holds_are_not_read),
-    PlantedBug("hold_that_begins_while_a_ttl_fires", "a command or lease that begins", Scenario(
+    PlantedBug("cpu_use_that_holds_nothing", "a command, lease or CPU use keeps", Scenario(
+        "cpu", {"hold": 1, "ttl": 1, "time": 1}, values=RUNNING), _cpu_use_is_not_read),
+    PlantedBug("hold_that_begins_while_a_ttl_fires", "a command, lease or CPU use that", Scenario(
         "late hold", {"hold": 1, "ttl": 1, "time": 1}, values=RUNNING), _holds_are_not_compared),
     PlantedBug("stopped_as_soon_as_a_hold_ends", "the TTL counts from the end of the last hold", Scenario(
         "end of a hold", {"hold": 1, "ttl": 1, "time": 1}, values=RUNNING), _ttl_counts_from_the_last_use),

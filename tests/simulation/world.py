@@ -72,6 +72,18 @@ class Container:
         return now - self.silent_from
 
 
+@dataclass(frozen=True)
+class CpuLoad:
+    """A program that uses so many cores in a workspace from one time to another, if that runs."""
+
+    begin: float
+    end: float
+    cores: float
+
+    def used(self, begin: float, end: float) -> float:
+        return self.cores * max(0.0, min(self.end, end) - max(self.begin, begin))
+
+
 @dataclass
 class Stored:
     """An object in the archive store; complete once its `.meta` is there."""
@@ -123,6 +135,7 @@ class World:
         self.replaced: set[str] = set()
         """Operations that have replaced an IDE that they had started."""
         self.inodes = PLENTY
+        self.cpu_loads: dict[str, list[CpuLoad]] = {}
         self.left_behind: dict[str, datetime] = {}
         """Archives of homes that a restore has replaced, and until when they are kept."""
         self.waived: set[str] = set()
@@ -134,6 +147,12 @@ class World:
         homes += [home for disk in self.disks.values() for home in disk.siblings.values()]
         taken = sum(home.size for home in homes), sum(home.entries for home in homes)
         return FreeSpace(self.capacity - taken[0], self.inodes - taken[1])
+
+    def cpu_seconds(self, workspace_id: str) -> float:
+        """Return the CPU time that the container of a workspace has used since it started."""
+        now, container = self.loop.time(), self.containers[workspace_id]
+        begun = container.silent_from
+        return sum(load.used(begun, now) for load in self.cpu_loads.get(workspace_id, ()))
 
     def record(self, workspace_id: str, message: str) -> None:
         self.events.append(f"{self.loop.time():10.3f} {workspace_id[-3:]} {message}")

@@ -88,6 +88,13 @@ export interface components {
             /** Format: date-time */
             last_transition_time: string;
         };
+        CpuView: {
+            percent: number | null;
+            percent_of_cap: number | null;
+            average_percent: number | null;
+            cores: number | null;
+            reason: string | null;
+        };
         CurrentArchiveView: {
             /** Format: date-time */
             created_at: string;
@@ -117,6 +124,13 @@ export interface components {
         ErrorReason: "Timeout" | "DataLost" | "ImagePullFailed" | "ContainerWithoutVolume" | "ArchiveCorrupted" | "ActionFailed" | "Unreachable" | "RetryExceeded";
         Extension: {
             seconds: number;
+        };
+        HomeStatsView: {
+            bytes: number | null;
+            free_bytes: number | null;
+            complete: boolean | null;
+            measured_at: string | null;
+            reason: string | null;
         };
         HomeView: {
             bytes: number;
@@ -181,6 +195,11 @@ export interface components {
             last_used_at: string | null;
             token: string;
         };
+        MemoryView: {
+            used_bytes: number | null;
+            limit_bytes: number | null;
+            reason: string | null;
+        };
         NewLease: {
             seconds: number;
             reason: string;
@@ -209,6 +228,7 @@ export interface components {
             image_ref?: string | null;
             standby_ttl_seconds?: number | null;
             archive_ttl_seconds?: number | null;
+            awake_cpu_percent?: number | null;
             /**
              * @default RUNNING
              * @enum {string}
@@ -263,6 +283,11 @@ export interface components {
         };
         /** @enum {string} */
         Phase: "PENDING" | "ARCHIVED" | "STANDBY" | "RUNNING" | "ERROR" | "DELETING" | "DELETED";
+        ProcessesView: {
+            count: number | null;
+            limit: number | null;
+            reason: string | null;
+        };
         ProgressView: {
             bytes: number;
             total: number | null;
@@ -306,7 +331,7 @@ export interface components {
             user: components["schemas"]["UserView"];
         };
         /** @enum {string} */
-        StandbyCode: "never" | "idle" | "command" | "lease" | "kept" | "limit";
+        StandbyCode: "never" | "idle" | "command" | "lease" | "cpu" | "kept" | "limit";
         StandbyView: {
             at: string | null;
             reason: string;
@@ -317,6 +342,17 @@ export interface components {
             not_before: string | null;
             commands: number;
             lease_reason: string | null;
+            cpu_percent: number | null;
+            cpu_above_percent: number | null;
+        };
+        StatsView: {
+            measured_at: string | null;
+            interval_seconds: number;
+            cpu: components["schemas"]["CpuView"];
+            memory: components["schemas"]["MemoryView"];
+            processes: components["schemas"]["ProcessesView"];
+            home: components["schemas"]["HomeStatsView"];
+            samples: components["schemas"]["UsageSampleView"][];
         };
         Timeline: {
             items: components["schemas"]["TimelineItem"][];
@@ -346,6 +382,16 @@ export interface components {
         TtlDefaultsView: {
             standby_seconds: number;
             archive_seconds: number;
+            awake_cpu_percent: number;
+        };
+        UsageSampleView: {
+            /** Format: date-time */
+            at: string;
+            cpu_percent: number | null;
+            memory_bytes: number | null;
+            processes: number | null;
+            home_bytes: number | null;
+            home_free_bytes: number | null;
         };
         UserChanges: {
             /** @default  */
@@ -376,6 +422,7 @@ export interface components {
             memo?: string;
             standby_ttl_seconds?: number | null;
             archive_ttl_seconds?: number | null;
+            awake_cpu_percent?: number | null;
             /**
              * @default RUNNING
              * @enum {string}
@@ -426,6 +473,7 @@ export interface components {
             keep_until: string | null;
             standby_ttl_seconds: number | null;
             archive_ttl_seconds: number | null;
+            awake_cpu_percent: number | null;
             deleted_at: string | null;
             purge_at: string | null;
             version: number;
@@ -470,6 +518,7 @@ export interface components {
             keep_until: string | null;
             standby_ttl_seconds: number | null;
             archive_ttl_seconds: number | null;
+            awake_cpu_percent: number | null;
             deleted_at: string | null;
             purge_at: string | null;
             version: number;
@@ -549,7 +598,7 @@ export interface components {
             stdin?: boolean;
             timeout_seconds?: number | null;
             /** @default false */
-            wake?: boolean | string;
+            wake?: boolean | "restore";
             /** @default 45 */
             wake_timeout_seconds?: number;
             key?: string | null;
@@ -575,7 +624,7 @@ export interface components {
             truncated: boolean;
         };
         SignalToSend: {
-            signal: number | string;
+            signal: number | ("ABRT" | "ALRM" | "BUS" | "CHLD" | "CLD" | "CONT" | "FPE" | "HUP" | "ILL" | "INT" | "IO" | "IOT" | "KILL" | "PIPE" | "POLL" | "PROF" | "PWR" | "QUIT" | "RTMAX" | "RTMIN" | "SEGV" | "STKFLT" | "STOP" | "SYS" | "TERM" | "TRAP" | "TSTP" | "TTIN" | "TTOU" | "URG" | "USR1" | "USR2" | "VTALRM" | "WINCH" | "XCPU" | "XFSZ" | "SIGABRT" | "SIGALRM" | "SIGBUS" | "SIGCHLD" | "SIGCLD" | "SIGCONT" | "SIGFPE" | "SIGHUP" | "SIGILL" | "SIGINT" | "SIGIO" | "SIGIOT" | "SIGKILL" | "SIGPIPE" | "SIGPOLL" | "SIGPROF" | "SIGPWR" | "SIGQUIT" | "SIGRTMAX" | "SIGRTMIN" | "SIGSEGV" | "SIGSTKFLT" | "SIGSTOP" | "SIGSYS" | "SIGTERM" | "SIGTRAP" | "SIGTSTP" | "SIGTTIN" | "SIGTTOU" | "SIGURG" | "SIGUSR1" | "SIGUSR2" | "SIGVTALRM" | "SIGWINCH" | "SIGXCPU" | "SIGXFSZ");
         };
         Terminal: {
             rows: number;
@@ -608,6 +657,7 @@ export type CheckName = components['schemas']['CheckName'];
 export type CheckView = components['schemas']['CheckView'];
 export type ConditionName = components['schemas']['ConditionName'];
 export type ConditionView = components['schemas']['ConditionView'];
+export type CpuView = components['schemas']['CpuView'];
 export type CurrentArchiveView = components['schemas']['CurrentArchiveView'];
 export type DesiredState = components['schemas']['DesiredState'];
 export type DetailedHomeView = components['schemas']['DetailedHomeView'];
@@ -616,6 +666,7 @@ export type ErrorDetail = components['schemas']['ErrorDetail'];
 export type ErrorEnvelope = components['schemas']['ErrorEnvelope'];
 export type ErrorReason = components['schemas']['ErrorReason'];
 export type Extension = components['schemas']['Extension'];
+export type HomeStatsView = components['schemas']['HomeStatsView'];
 export type HomeView = components['schemas']['HomeView'];
 export type ImageView = components['schemas']['ImageView'];
 export type Images = components['schemas']['Images'];
@@ -626,6 +677,7 @@ export type LeaseView = components['schemas']['LeaseView'];
 export type LimitsView = components['schemas']['LimitsView'];
 export type ListedAccountView = components['schemas']['ListedAccountView'];
 export type MadeToken = components['schemas']['MadeToken'];
+export type MemoryView = components['schemas']['MemoryView'];
 export type NewLease = components['schemas']['NewLease'];
 export type NewTokenBody = components['schemas']['NewTokenBody'];
 export type NewUser = components['schemas']['NewUser'];
@@ -637,6 +689,7 @@ export type OwnerView = components['schemas']['OwnerView'];
 export type PasswordChange = components['schemas']['PasswordChange'];
 export type PasswordConfirmation = components['schemas']['PasswordConfirmation'];
 export type Phase = components['schemas']['Phase'];
+export type ProcessesView = components['schemas']['ProcessesView'];
 export type ProgressView = components['schemas']['ProgressView'];
 export type Recovery = components['schemas']['Recovery'];
 export type RecoveryOption = components['schemas']['RecoveryOption'];
@@ -650,11 +703,13 @@ export type SignIn = components['schemas']['SignIn'];
 export type SignedIn = components['schemas']['SignedIn'];
 export type StandbyCode = components['schemas']['StandbyCode'];
 export type StandbyView = components['schemas']['StandbyView'];
+export type StatsView = components['schemas']['StatsView'];
 export type Timeline = components['schemas']['Timeline'];
 export type TimelineItem = components['schemas']['TimelineItem'];
 export type TokenList = components['schemas']['TokenList'];
 export type TokenView = components['schemas']['TokenView'];
 export type TtlDefaultsView = components['schemas']['TtlDefaultsView'];
+export type UsageSampleView = components['schemas']['UsageSampleView'];
 export type UserChanges = components['schemas']['UserChanges'];
 export type UserPage = components['schemas']['UserPage'];
 export type UserView = components['schemas']['UserView'];

@@ -16,6 +16,7 @@ import type {
   Recovery,
   Session,
   SignedIn,
+  Stats,
   Timeline,
   TokenList,
   UserChanges,
@@ -149,8 +150,12 @@ export const api = {
     request<Timeline>("GET", workspacePath(id, "/timeline"), undefined, signal),
   archives: (id: string, signal?: AbortSignal) =>
     request<ArchiveList>("GET", workspacePath(id, "/archives"), undefined, signal),
+  archiveUrl: (id: string, archiveOpId: string) =>
+    `${PREFIX}${withQuery(workspacePath(id, "/archive"), { archive_op_id: archiveOpId })}`,
   restoreArchive: (id: string, archiveOpId: string) =>
     request<DetailedWorkspace>("POST", workspacePath(id, "/restore"), { archive_op_id: archiveOpId }),
+  stats: (id: string, signal?: AbortSignal) =>
+    request<Stats>("GET", workspacePath(id, "/stats"), undefined, signal),
   leases: (id: string, signal?: AbortSignal) =>
     request<LeaseList>("GET", workspacePath(id, "/leases"), undefined, signal),
   deleteLease: (id: string, leaseId: string) =>

@@ -72,5 +72,9 @@ export function bytes(count: number): string {
   return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${SIZES[unit]}`;
 }
 
+/** Formats 12.3 as "12%". */
+export const percent = (value: number, lang: Language = language.value): string =>
+  new Intl.NumberFormat(lang, { style: "percent" }).format(value / 100);
+
 export const count = (n: number, lang: Language = language.value): string =>
   new Intl.NumberFormat(lang).format(n);

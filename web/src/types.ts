@@ -36,6 +36,7 @@ export type {
   SessionView as Session,
   SignedIn,
   StandbyView as Standby,
+  StatsView as Stats,
   Timeline,
   TokenList,
   TokenView as Token,

@@ -70,6 +70,18 @@ describe("the archives of a workspace", () => {
     expect(all("restore-archive")).toEqual([]);
   });
 
+  it("are downloaded by their owner in any phase, and by nobody else", async () => {
+    await show({ phase: "RUNNING", desired_state: "RUNNING" });
+    const path = `/api/v1/workspaces/${workspace().id}/archive?archive_op_id=`;
+    expect(all("download-archive").map((link) => link.getAttribute("href"))).toEqual([
+      `${path}01newer`,
+      `${path}01older`,
+    ]);
+    act(() => render(null, page));
+    await show({ phase: "RUNNING", desired_state: "RUNNING" }, false);
+    expect(all("download-archive")).toEqual([]);
+  });
+
   it("that wait to be restored can be cancelled", () => {
     const waiting = workspace({ phase: "STANDBY", desired_state: "STANDBY", archive_to_restore: "01older" });
     expect(actionsFor(waiting, "owner")).toEqual(["cancel", "delete"]);

@@ -31,6 +31,7 @@ export function workspace(changes: Partial<Workspace> = {}): Workspace {
     keep_until: null,
     standby_ttl_seconds: null,
     archive_ttl_seconds: null,
+    awake_cpu_percent: null,
     deleted_at: null,
     purge_at: null,
     op_started_at: null,
@@ -51,7 +52,7 @@ export const session = {
   token: null,
   limits: { max_running_per_user: 2, running: 0 },
   archives: { bytes: 0, max_bytes: null },
-  ttl: { standby_seconds: 600, archive_seconds: 1800 },
+  ttl: { standby_seconds: 600, archive_seconds: 1800, awake_cpu_percent: 0 },
   apps_mode: "origin" as const,
   trash_retention_seconds: 604_800,
 };

@@ -21,6 +21,8 @@ const facts: Standby = {
   not_before: null,
   commands: 1,
   lease_reason: null,
+  cpu_percent: null,
+  cpu_above_percent: null,
 };
 
 beforeEach(() => setLanguage("en"));
@@ -55,6 +57,18 @@ describe("why a workspace is still running", () => {
     expect(standbySentence(busy, NOW)).toMatch(/ 2 commands run as well\. Pauses at .* if unused\.$/);
     setLanguage("ko");
     expect(standbySentence(held, NOW)).toMatch(/까지 실행 유지가 예약됨: nightly build\.$/);
+  });
+
+  it("names its CPU use, alone and beside commands", () => {
+    const busy = { ...facts, cpu_percent: 83, cpu_above_percent: 50 };
+    const held: Standby = { ...busy, code: "cpu", commands: 0, at: "2026-01-03T16:10:00Z" };
+    expect(standbySentence(held, NOW)).toMatch(
+      /^Kept awake by its CPU use since .*: 83% of a core .* no longer above 50%\. At the latest at .*\.$/,
+    );
+    expect(standbySentence({ ...held, commands: 1 }, NOW)).toMatch(/ A command runs as well\.$/);
+    expect(standbySentence(busy, NOW)).toMatch(/^Running a command .* Its CPU use keeps it awake as well\.$/);
+    setLanguage("ko");
+    expect(standbySentence(held, NOW)).toMatch(/10분 평균 코어 1개의 83%\)\. 50% 이하로 내려가고 10분 후/);
   });
 
   it("counts down if it is unused, and says if it never pauses", () => {

@@ -20,6 +20,8 @@ REFUSED: Final = 5
 """The state of something, or a limit, does not allow it now."""
 UNREACHABLE: Final = 6
 INTERRUPTED: Final = 130
+RETRY_SECONDS = 10.0
+"""A person waits for the error. Streams are tried for longer."""
 BROKEN_PIPE: Final = 141
 
 
@@ -103,13 +105,13 @@ def end_quietly() -> NoReturn:
 def connect(server: str | None) -> "Client":
     from codehub.client import Client
 
-    return Client(server=server)
+    return Client(server=server, retry_seconds=RETRY_SECONDS)
 
 
 def connect_async(server: str | None) -> "AsyncClient":
     from codehub.client import AsyncClient
 
-    return AsyncClient(server=server)
+    return AsyncClient(server=server, retry_seconds=RETRY_SECONDS)
 
 
 def print_json(value: Any) -> None:

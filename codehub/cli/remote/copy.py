@@ -14,7 +14,7 @@ from codehub.cli.remote.common import Server, connect, fail, find, printable, re
 if TYPE_CHECKING:
     from codehub.client import Client, Files
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 Progress = Callable[[int, int | None], None]
 
 

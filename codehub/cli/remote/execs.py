@@ -13,7 +13,7 @@ from codehub.cli.remote.common import Server, WorkspaceName, connect_async, fail
 if TYPE_CHECKING:
     from codehub.client import AsyncExec
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 FAILED = 125
 """Exit code of a command that could not be run, as with `docker exec`. Others are the command's own."""
 SHELL = 'exec "${SHELL:-$(command -v bash || echo sh)}" -l'

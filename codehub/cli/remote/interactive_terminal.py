@@ -118,7 +118,7 @@ def terminal_size() -> tuple[int, int]:
 def raw_mode(descriptor: int) -> Iterator[None]:
     """Pass each key on as it is, Ctrl-C too."""
     before = termios.tcgetattr(descriptor)
-    tty.setraw(descriptor)
+    tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed meanwhile stays
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from codehub.cli.remote.common import complete_server, printable, reported_error
 if TYPE_CHECKING:
     from codehub.client.credentials import SavedServer
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 ACCOUNT_PAGE = "/account"
 SCOPES = ("read", "manage", "use")
 

@@ -4,7 +4,12 @@ import typer
 
 from codehub.cli.remote.common import Json, complete_server, print_json, print_table, reported_errors
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The servers that you are signed in to.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="The servers that you are signed in to.",
+)
 NAME = typer.Argument(metavar="NAME", autocompletion=complete_server)
 
 

@@ -20,7 +20,12 @@ from codehub.cli.remote.common import (
 if TYPE_CHECKING:
     from codehub.client import Client
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, make and revoke your tokens.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="List, make and revoke your tokens.",
+)
 User = Annotated[
     str | None,
     typer.Option("--user", metavar="NAME", help="Who signs in. The default is the user of your token."),

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from codehub.client import Workspace
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="List, create, start, stop and delete workspaces."
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="List, create, start, stop and delete workspaces.",
 )
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long to wait.")]

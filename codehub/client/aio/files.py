@@ -2,17 +2,17 @@
 
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from codehub.client.aio.calls import AsyncCalls
+from codehub.client.aio.downloads import save, stream_content
 from codehub.client.aio.io import in_thread, run_blocking, sleep
 from codehub.client.decoding import decode
 from codehub.client.errors import CodehubError, Conflict, NotFound
-from codehub.client.file_rules import Download, WakingOptions, link_target, path_fields, remote_name
-from codehub.client.local_files import NewFile, Progress, byte_pieces, file_pieces, target_of
+from codehub.client.file_rules import WakingOptions, link_target, path_fields, remote_name
+from codehub.client.local_files import Progress, byte_pieces, file_pieces, target_of
 from codehub.client.models import FileInfo, FileList, SearchResult, Unpacked
 from codehub.client.requests import CALL_SECONDS, Request, query_of
 from codehub.client.retries import is_passing
@@ -59,33 +59,16 @@ class AsyncFiles:
             content += piece
         return bytes(content)
 
-    async def stream(self, path: str, progress: Progress | None = None) -> AsyncGenerator[bytes, None]:
+    def stream(self, path: str, progress: Progress | None = None) -> AsyncGenerator[bytes, None]:
         """Yield the content of a file in pieces. If the connection breaks, it goes on where it was.
 
         Raise FileChanged if the file changes meanwhile.
         """
-        download = Download(path)
-        backoff = self._calls.reconnects()
-        while True:
-            try:
-                request = self._request("GET", "/content", path, headers=download.headers())
-                async with self._calls.stream(request) as answer:
-                    download.begin(answer.status, answer.headers)
-                    async for piece in answer.pieces:
-                        download.add(len(piece))
-                        yield piece
-                        backoff.restart()
-                        if progress is not None:
-                            progress(download.offset, download.size)
-                download.check_complete()
-                return
-            except CodehubError as problem:
-                if not is_passing(problem):
-                    raise
-                delay = backoff.delay(problem)
-            if download.is_complete:
-                return
-            await sleep(delay)
+
+        def make_request(headers: dict[str, str]) -> Request:
+            return self._request("GET", "/content", path, headers=headers)
+
+        return stream_content(self._calls, path, make_request, progress)
 
     async def write(
         self,
@@ -146,15 +129,7 @@ class AsyncFiles:
         if facts.kind == "directory":
             return await self._download_tree(place, Path(local), progress)
         target = await run_blocking(partial(target_of, Path(local), remote_name(path)))
-        new = await run_blocking(partial(NewFile.create, target, int(facts.mode, 8)))
-        try:
-            async with aclosing(self.stream(path, progress)) as pieces:
-                async for piece in pieces:
-                    await run_blocking(partial(new.write, piece))
-            await run_blocking(new.finish)
-        except BaseException:
-            new.discard()
-            raise
+        await save(self.stream(path, progress), target, int(facts.mode, 8))
         return target
 
     async def upload_tar(self, pieces: Callable[[], Iterator[bytes]], path: str) -> Unpacked:

@@ -2,14 +2,18 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from codehub.client.aio.calls import AsyncCalls
+from codehub.client.aio.downloads import save, stream_content
 from codehub.client.aio.execs import AsyncExec
 from codehub.client.aio.files import AsyncFiles
-from codehub.client.aio.io import sleep
+from codehub.client.aio.io import run_blocking, sleep
 from codehub.client.aio.leases import AsyncLeases
 from codehub.client.errors import Conflict, NotFound, TimedOut, WorkspaceFailed
+from codehub.client.local_files import Progress, target_of
 from codehub.client.models import (
     Archive,
     ArchiveList,
@@ -180,6 +184,24 @@ class AsyncWorkspace:
     async def logs(self, lines: int = 200) -> bytes:
         """Return the last lines that its IDE has written."""
         return (await self._calls.send(get(f"{self._path}/logs", lines=lines))).body
+
+    async def download_archive(
+        self, local: str | Path, archive_op_id: str | None = None, *, progress: Progress | None = None
+    ) -> Path:
+        """Download an archive (`home.tar.zst`): the current one, unless an older one is named."""
+        target = await run_blocking(partial(target_of, Path(local), "home.tar.zst"))
+        path, query = f"{self._path}/archive", query_of(archive_op_id=archive_op_id)
+
+        def make_request(headers: dict[str, str]) -> Request:
+            return Request("GET", path, query, headers, is_repeatable=True)
+
+        await save(stream_content(self._calls, "the archive", make_request, progress), target)
+        return target
+
+    async def stats(self) -> dict[str, Any]:
+        """Return what it uses of CPU, memory and disk, as the API answers."""
+        answer = await self._calls.send(get(f"{self._path}/stats"))
+        return {**answer.json()}
 
     async def exec(
         self,

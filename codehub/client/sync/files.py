@@ -3,19 +3,19 @@
 
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from codehub.client.decoding import decode
 from codehub.client.errors import CodehubError, Conflict, NotFound
-from codehub.client.file_rules import Download, WakingOptions, link_target, path_fields, remote_name
-from codehub.client.local_files import NewFile, Progress, byte_pieces, file_pieces, target_of
+from codehub.client.file_rules import WakingOptions, link_target, path_fields, remote_name
+from codehub.client.local_files import Progress, byte_pieces, file_pieces, target_of
 from codehub.client.models import FileInfo, FileList, SearchResult, Unpacked
 from codehub.client.requests import CALL_SECONDS, Request, query_of
 from codehub.client.retries import is_passing
 from codehub.client.sync.calls import Calls
+from codehub.client.sync.downloads import save, stream_content
 from codehub.client.sync.io import in_thread, run_blocking, sleep
 from codehub.client.trees import tar_pieces, tree_size, unpack
 
@@ -63,28 +63,11 @@ class Files:
 
         Raise FileChanged if the file changes meanwhile.
         """
-        download = Download(path)
-        backoff = self._calls.reconnects()
-        while True:
-            try:
-                request = self._request("GET", "/content", path, headers=download.headers())
-                with self._calls.stream(request) as answer:
-                    download.begin(answer.status, answer.headers)
-                    for piece in answer.pieces:
-                        download.add(len(piece))
-                        yield piece
-                        backoff.restart()
-                        if progress is not None:
-                            progress(download.offset, download.size)
-                download.check_complete()
-                return
-            except CodehubError as problem:
-                if not is_passing(problem):
-                    raise
-                delay = backoff.delay(problem)
-            if download.is_complete:
-                return
-            sleep(delay)
+
+        def make_request(headers: dict[str, str]) -> Request:
+            return self._request("GET", "/content", path, headers=headers)
+
+        return stream_content(self._calls, path, make_request, progress)
 
     def write(
         self,
@@ -145,15 +128,7 @@ class Files:
         if facts.kind == "directory":
             return self._download_tree(place, Path(local), progress)
         target = run_blocking(partial(target_of, Path(local), remote_name(path)))
-        new = run_blocking(partial(NewFile.create, target, int(facts.mode, 8)))
-        try:
-            with closing(self.stream(path, progress)) as pieces:
-                for piece in pieces:
-                    run_blocking(partial(new.write, piece))
-            run_blocking(new.finish)
-        except BaseException:
-            new.discard()
-            raise
+        save(self.stream(path, progress), target, int(facts.mode, 8))
         return target
 
     def upload_tar(self, pieces: Callable[[], Iterator[bytes]], path: str) -> Unpacked:

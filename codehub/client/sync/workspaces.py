@@ -3,9 +3,12 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from codehub.client.errors import Conflict, NotFound, TimedOut, WorkspaceFailed
+from codehub.client.local_files import Progress, target_of
 from codehub.client.models import (
     Archive,
     ArchiveList,
@@ -19,9 +22,10 @@ from codehub.client.models import (
 )
 from codehub.client.requests import CALL_SECONDS, Request, get, query_of, segment
 from codehub.client.sync.calls import Calls
+from codehub.client.sync.downloads import save, stream_content
 from codehub.client.sync.execs import Exec
 from codehub.client.sync.files import Files
-from codehub.client.sync.io import sleep
+from codehub.client.sync.io import run_blocking, sleep
 from codehub.client.sync.leases import Leases
 from codehub.client.workspace_rules import looks_like_id, port_url, seconds_for, wait_is_over
 
@@ -177,6 +181,24 @@ class Workspace:
     def logs(self, lines: int = 200) -> bytes:
         """Return the last lines that its IDE has written."""
         return (self._calls.send(get(f"{self._path}/logs", lines=lines))).body
+
+    def download_archive(
+        self, local: str | Path, archive_op_id: str | None = None, *, progress: Progress | None = None
+    ) -> Path:
+        """Download an archive (`home.tar.zst`): the current one, unless an older one is named."""
+        target = run_blocking(partial(target_of, Path(local), "home.tar.zst"))
+        path, query = f"{self._path}/archive", query_of(archive_op_id=archive_op_id)
+
+        def make_request(headers: dict[str, str]) -> Request:
+            return Request("GET", path, query, headers, is_repeatable=True)
+
+        save(stream_content(self._calls, "the archive", make_request, progress), target)
+        return target
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it uses of CPU, memory and disk, as the API answers."""
+        answer = self._calls.send(get(f"{self._path}/stats"))
+        return {**answer.json()}
 
     def exec(
         self,

@@ -139,6 +139,17 @@ class Engine:
             state = (await docker.containers.container(container_id).show())["State"]
             return ContainerExit(int(state["ExitCode"]), bool(state["OOMKilled"]), str(state["Error"]))
 
+    async def stats(self, container_id: str, seconds: float) -> object:
+        """Return what `docker stats` shows, as the engine reports it, without waiting for a second value."""
+        async with self._request(seconds) as docker:
+            params = {"stream": "false", "one-shot": "true"}
+            return await docker._query_json(f"containers/{container_id}/stats", params=params)
+
+    async def inspect(self, container_id: str, seconds: float) -> object:
+        """Return what `docker inspect` shows."""
+        async with self._request(seconds) as docker:
+            return await docker._query_json(f"containers/{container_id}/json")
+
     async def output(self, container_id: str, lines: int) -> str:
         async with self._request(_READ_SECONDS) as docker:
             container = docker.containers.container(container_id)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, ip_address
@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 import structlog
 
 from codehub.domain.ids import is_label_id
-from codehub.domain.observation import ContainerFact
+from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.port_links import PortLinks
+from codehub.domain.resource_usage import ResourceUsage
 from codehub.domain.states import ErrorReason
 from codehub.runtimes.base import ABSENT, RuntimeFailure, RuntimeUnobservable, WorkloadSpec, output_excerpt
 from codehub.runtimes.docker import host_files
@@ -32,6 +33,7 @@ from codehub.runtimes.docker.engine import ContainerSummary, Engine, EngineRefus
 from codehub.runtimes.docker.firewall import Firewall
 from codehub.runtimes.docker.networks import NetworkPool
 from codehub.runtimes.docker.pull import RETRY_PAUSES, ImagePulls
+from codehub.runtimes.docker.resource_usage import ResourceMeter
 from codehub.runtimes.egress import Egress
 from codehub.runtimes.readiness import why_not_ready
 
@@ -96,6 +98,7 @@ class DockerRuntime:
         self._starts = asyncio.Semaphore(_MAX_STARTS)
         self._readiness_checks = asyncio.Semaphore(_MAX_READINESS_CHECKS)
         self._exit_messages: dict[str, str] = {}
+        self._meter = ResourceMeter(self._engine)
         self.commands = DockerCommands(options.executions, options.url, installation_id)
 
     async def close(self) -> None:
@@ -238,6 +241,15 @@ class DockerRuntime:
             name: message for name, message in self._exit_messages.items() if name in present
         }
         return {found.workspace_id: fact for found, fact in zip(containers, facts, strict=True)}
+
+    async def resource_usage(
+        self, workspace_ids: Sequence[str], within: float
+    ) -> dict[str, ResourceUsage | Unknown]:
+        with _as_unobservable():
+            containers = await self._engine.containers()
+        running = {found.workspace_id: found for found in containers if found.is_running}
+        self._meter.forget_others({found.id for found in running.values()})
+        return await self._meter.measure([running[name] for name in workspace_ids if name in running], within)
 
     async def ping(self) -> None:
         with _as_unobservable():

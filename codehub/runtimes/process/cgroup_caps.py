@@ -49,13 +49,16 @@ class Cgroups:
     why_not_all: str = ""
     io_parent: str | None = None
     """Where groups that limit a disk's bandwidth can be created."""
+    cpuacct_parent: str | None = None
+    """Where groups of version 1 can be created that count CPU time. In version 2 every group does."""
     keeper_groups: tuple[str, ...] = ()
     """Groups for keepers outside of CodeHub's service, whose processes systemd ends with the
     service."""
 
     @property
     def every_parent(self) -> set[str]:
-        return {*self.parents.values(), *([] if self.io_parent is None else [self.io_parent])}
+        others = (self.io_parent, self.cpuacct_parent)
+        return {*self.parents.values(), *(parent for parent in others if parent is not None)}
 
 
 NO_CGROUPS = Cgroups(2, {})
@@ -73,7 +76,11 @@ def find_cgroups(
     paths = _own_paths(_read_text("/proc/self/cgroup") if own is None else own)
     is_root = os.geteuid() == 0 if is_root is None else is_root
     found = _find(mounts, paths, is_root)
-    found = replace(found, io_parent=_find_io(found, mounts, paths, is_root))
+    found = replace(
+        found,
+        io_parent=_find_io(found, mounts, paths, is_root),
+        cpuacct_parent=None if found.version == 2 else _find_v1_parent("cpuacct", mounts, paths, is_root),
+    )
     return replace(found, keeper_groups=_keeper_groups(found, mounts, is_root))
 
 
@@ -92,15 +99,20 @@ def _find(mounts: _Mounts, paths: Mapping[str, str], is_root: bool) -> Cgroups:
 
 
 def _find_io(found: Cgroups, mounts: _Mounts, paths: Mapping[str, str], is_root: bool) -> str | None:
+    if found.version == 1:
+        return _find_v1_parent("blkio", mounts, paths, is_root)
     with contextlib.suppress(OSError):
-        if found.version == 2:
-            return next((parent for parent in found.parents.values() if _delegates_io(Path(parent))), None)
-        if "blkio" in mounts:
-            mount, inside = mounts["blkio"]
-            top = mount if is_root else _within(mount, inside, paths.get("blkio", "/"))
-            (top / _PARENT).mkdir(exist_ok=True)
-            return str(top / _PARENT)
+        return next((parent for parent in found.parents.values() if _delegates_io(Path(parent))), None)
     return None
+
+
+def _find_v1_parent(controller: str, mounts: _Mounts, paths: Mapping[str, str], is_root: bool) -> str | None:
+    """Return where groups of an optional controller can be created."""
+    if controller not in mounts:
+        return None
+    mount, inside = mounts[controller]
+    top = mount if is_root else _within(mount, inside, paths.get(controller, "/"))
+    return str(top / _PARENT) if _has_parent(top) else None
 
 
 def _delegates_io(parent: Path) -> bool:
@@ -185,6 +197,8 @@ def group_settings(cgroups: Cgroups, name: str, caps: Caps) -> GroupSettings:
     for controller, parent in cgroups.parents.items():
         settings = _v2_settings if cgroups.version == 2 else _v1_settings
         groups.setdefault(f"{parent}/{name}", {}).update(settings(controller, caps))
+    if cgroups.cpuacct_parent is not None:
+        groups.setdefault(f"{cgroups.cpuacct_parent}/{name}", {})
     if caps.disk is not None and cgroups.io_parent is not None:
         limits = _disk_settings(cgroups.version, caps.disk)
         groups.setdefault(f"{cgroups.io_parent}/{name}", {}).update(limits)

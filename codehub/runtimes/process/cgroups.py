@@ -106,13 +106,13 @@ def _with_all_below(directory: str) -> list[Path]:
 
 def forbid_forks(groups: Iterable[str]) -> None:
     """Forbid new processes, so that a kill of all members ends the group."""
-    for directory in _outermost(groups):
+    for directory in outermost(groups):
         with contextlib.suppress(FileNotFoundError):
             if Path(directory, "pids.max").exists():
                 Path(directory, "pids.max").write_text("0")
 
 
-def _outermost(groups: Iterable[str]) -> list[str]:
+def outermost(groups: Iterable[str]) -> list[str]:
     """Return the groups with the caps. A workspace cannot change these, only groups below them."""
     directories = list(groups)
     return [directory for directory in directories if str(Path(directory).parent) not in directories]
@@ -161,7 +161,7 @@ def _is_removed(directory: str) -> bool:
 def out_of_memory_kills(groups: Iterable[str]) -> int:
     """Return how many processes the kernel killed because a group reached its memory cap."""
     names = ("memory.events", "memory.oom_control")
-    files = [Path(directory, name) for directory in _outermost(groups) for name in names]
+    files = [Path(directory, name) for directory in outermost(groups) for name in names]
     counts = [line.split() for file in files for line in _lines(file)]
     return sum(int(fields[1]) for fields in counts if fields[0] == "oom_kill")
 

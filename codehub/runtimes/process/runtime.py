@@ -17,12 +17,13 @@ import structlog
 from codehub.domain.ids import is_label_id
 from codehub.domain.observation import ContainerFact, Unknown
 from codehub.domain.port_links import PortLinks
+from codehub.domain.resource_usage import ResourceUsage
 from codehub.domain.states import ErrorReason
 from codehub.host.processes import ProcessId, boot_id, processes_with_argument
 from codehub.runtimes import recorded_commands
 from codehub.runtimes.base import ABSENT, RuntimeFailure, RuntimeUnobservable, WorkloadSpec, output_excerpt
 from codehub.runtimes.egress import DEFAULT_EGRESS, Egress
-from codehub.runtimes.process import cgroups, keeper, keeper_request_builder
+from codehub.runtimes.process import cgroups, keeper, keeper_request_builder, resource_usage
 from codehub.runtimes.process.barrier_detection import find_barriers
 from codehub.runtimes.process.cgroup_caps import find_cgroups
 from codehub.runtimes.process.commands import ProcessCommands
@@ -265,6 +266,26 @@ class ProcessRuntime:
         snapshots = await asyncio.to_thread(self._read_all)
         facts = await asyncio.gather(*(self._fact_if_known(name, found) for name, found in snapshots.items()))
         return dict(zip(snapshots, facts, strict=True))
+
+    async def resource_usage(
+        self, workspace_ids: Sequence[str], within: float
+    ) -> dict[str, ResourceUsage | Unknown]:
+        return await asyncio.to_thread(self._resource_usage, workspace_ids, within)
+
+    def _resource_usage(
+        self, workspace_ids: Sequence[str], within: float
+    ) -> dict[str, ResourceUsage | Unknown]:
+        found: dict[str, ResourceUsage | Unknown] = {}
+        states: dict[str, KeeperState] = {}
+        for workspace_id in workspace_ids:
+            try:
+                snapshot = self._read_snapshot(workspace_id)
+            except RuntimeUnobservable as error:
+                found[workspace_id] = Unknown(error.message)
+                continue
+            if snapshot is not None and snapshot.alive and snapshot.state is not None:
+                states[workspace_id] = snapshot.state
+        return found | resource_usage.measure(states, within)
 
     async def ping(self) -> None:
         if not await asyncio.to_thread(self._root.is_dir):

@@ -28,8 +28,8 @@ from codehub.storage.errors import (
     StoreTrouble,
     Unobservable,
 )
+from codehub.storage.ids import checked_id
 from codehub.storage.installation_marker import MARKER, check_claim, check_marker, is_content, marker_content
-from codehub.storage.volumes.workspace_directory import checked_id
 
 _META_TEXT = re.compile(r"sha256:([0-9a-f]{64})\nbytes=(\d{1,18}) unpacked=(\d{1,18}) entries=(\d{1,12})\n")
 _MAX_META = 4096
@@ -45,6 +45,18 @@ class ListedArchive:
     bytes: int
     last_modified: datetime
     complete: bool
+
+
+@dataclass(frozen=True)
+class ArchiveReader:
+    """Random access to the bytes of one archive."""
+
+    fact: ArchiveFact
+    _objects: ObjectStore
+
+    def read(self, start: int, length: int) -> memoryview:
+        """Return these bytes; raise StorageProblem if the archive no longer has them."""
+        return self._objects.read_range(self.fact.key, start, length)
 
 
 def checked_archive_key(workspace_id: str, archive_op_id: str) -> str:
@@ -122,6 +134,11 @@ class BlockingArchiveStore:
 
     def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
         """Return the archive if it is complete: both the object and its `.meta` exist."""
+        reader = self.open_archive(workspace_id, archive_op_id)
+        return None if reader is None else reader.fact
+
+    def open_archive(self, workspace_id: str, archive_op_id: str) -> ArchiveReader | None:
+        """Return access to the bytes of an archive if it is complete, as `find` does."""
         key = checked_archive_key(workspace_id, archive_op_id)
         objects = self._open()
         meta = objects.read(meta_key(key))
@@ -131,7 +148,7 @@ class BlockingArchiveStore:
         fact = parse_meta(key, meta)
         if fact.bytes != size:
             raise CorruptedArchive(f"the archive {key} has {size} bytes where its .meta says {fact.bytes}")
-        return fact
+        return ArchiveReader(fact, objects)
 
     def list(self) -> list[ListedArchive]:
         """Return all archives, complete or not."""

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from codehub.domain.observation import ArchiveFact
-from codehub.storage.archive.archives import BlockingArchiveStore, ListedArchive
+from codehub.storage.archive.archives import ArchiveReader, BlockingArchiveStore, ListedArchive
 from codehub.storage.errors import StoreTrouble, Unobservable
 
 _THREADS = 8
@@ -45,6 +45,13 @@ class ArchiveStore:
 
     async def find(self, workspace_id: str, archive_op_id: str) -> ArchiveFact | None:
         return await self._look_up(lambda: self._archives.find(workspace_id, archive_op_id))
+
+    async def open_archive(self, workspace_id: str, archive_op_id: str) -> ArchiveReader | None:
+        return await self._look_up(lambda: self._archives.open_archive(workspace_id, archive_op_id))
+
+    async def read(self, archive: ArchiveReader, start: int, length: int) -> bytes:
+        """Return these bytes of an archive. The store's own timeouts apply."""
+        return await self._run(lambda: bytes(archive.read(start, length)))
 
     async def list(self) -> "list[ListedArchive]":
         return await self._run(self._archives.list)

@@ -8,6 +8,12 @@ from pathlib import Path
 from stat import S_ISREG
 
 from codehub.host.durable_files import create_durably, fsync_path, write_stream
+from codehub.storage.archive.group_access import (
+    PRIVATE_FILE_MODE,
+    SHARED_FILE_MODE,
+    is_shared,
+    make_directory,
+)
 from codehub.storage.archive.object_store import SMALL_BYTES, ObjectStore, StoredObject
 
 
@@ -29,7 +35,7 @@ class LocalObjectStore(ObjectStore):
         return self._do(lambda: [*_files_below(self._root)])
 
     def write(self, path: str, content: bytes) -> None:
-        self._do(lambda: write_stream(self._root / path, [content]))
+        self._do(lambda: self._write(path, [content]))
         self.flush(path)
 
     def create(self, path: str, content: bytes) -> bool:
@@ -39,8 +45,14 @@ class LocalObjectStore(ObjectStore):
         self._if_exists((self._root / path).unlink)
 
     def upload(self, path: str, chunks: Iterable[bytes], size_limit: Callable[[], int]) -> bool:
-        self._write_from(chunks, lambda source: write_stream(self._root / path, source))
+        self._write_from(chunks, lambda source: self._write(path, source))
         return False
+
+    def _write(self, path: str, chunks: Iterable[bytes]) -> None:
+        target, shared = self._root / path, is_shared(self._root)
+        for directory in [*target.relative_to(self._root).parents][-2::-1]:  # without the root
+            make_directory(self._root / directory, shared=shared)
+        write_stream(target, chunks, SHARED_FILE_MODE if shared else PRIVATE_FILE_MODE)
 
     def flush(self, path: str) -> None:
         target = self._root / path

@@ -89,11 +89,7 @@ class ObjectStore(ABC):
         starts = range(0, size, _READ)
 
         def fetch(start: int) -> memoryview:
-            length = min(_READ, size - start)
-            read = self._do(lambda: self._range(path, start, length))
-            if len(read) != length:
-                raise StoreTrouble(f"the archive store {self._name} returned fewer bytes than requested")
-            return read
+            return self.read_range(path, start, min(_READ, size - start))
 
         with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
             ahead = [reader.submit(fetch, start) for start in starts[:1]]
@@ -102,6 +98,13 @@ class ObjectStore(ABC):
                 if start + _READ < size:
                     ahead.append(reader.submit(fetch, start + _READ))
                 yield current
+
+    def read_range(self, path: str, start: int, length: int) -> memoryview:
+        """Return exactly these bytes of an object. One that is missing or shorter is StoreTrouble."""
+        read = self._do(lambda: self._range(path, start, length))
+        if len(read) != length:
+            raise StoreTrouble(f"the archive store {self._name} returned fewer bytes than requested")
+        return read
 
     def _if_exists(self, call: Callable[[], T]) -> T | None:
         try:

@@ -19,10 +19,10 @@ from codehub.domain.observation import JobFact, JobState
 from codehub.host.durable_files import fsync_path, make_directory, read_if_there, write_durably
 from codehub.host.file_lock import is_locked, lock_within
 from codehub.storage.errors import JobIsRunning, TooManyArchives
+from codehub.storage.ids import checked_id
 from codehub.storage.jobs.program import LOCK, LOCK_VARIABLE, SPEC
 from codehub.storage.jobs.report import clear_progress, has_result, read_ended, read_progress
 from codehub.storage.jobs.spec import ArchiveJob, JobSpec, dump_spec
-from codehub.storage.volumes.workspace_directory import checked_id
 
 _PASSED_VARIABLES = ("PATH", "TMPDIR", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTPS_PROXY", "NO_PROXY")
 _FORGOTTEN = ".forgotten-"

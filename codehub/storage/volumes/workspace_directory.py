@@ -13,22 +13,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from codehub.domain.home_keys import home_store_key, parse_home_store_key
-from codehub.domain.ids import is_path_id
 from codehub.domain.observation import Generation, VolumeFact
 from codehub.host.durable_files import fsync_path, make_directory, read_if_there, write_durably
 from codehub.storage.errors import InvalidKey
+from codehub.storage.ids import checked_id
 
 LEFTOVER_KINDS = ("staging", "deleted", "aside")
 
 # Each workspace runs under its own uid, and needs access to its home but to nothing else.
 _DIRECTORY_MODE = 0o711
-
-
-def checked_id(text: str) -> str:
-    """Return an id that is safe as one component of a path; raise InvalidKey for anything else."""
-    if not is_path_id(text):
-        raise InvalidKey(f"{text!r} is not an id")
-    return text
 
 
 @dataclass(frozen=True)

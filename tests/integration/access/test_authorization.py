@@ -26,6 +26,7 @@ from tests.integration.api.conftest import BASE, Api
 EXECS = "/api/v1/workspaces/{workspace_id}/execs"
 EXEC = EXECS + "/{exec_id}"
 FILES = "/api/v1/workspaces/{workspace_id}/files"
+ARCHIVE = "/api/v1/workspaces/{workspace_id}/archive"
 LOGS = "/api/v1/workspaces/{workspace_id}/logs"
 SCOPES = ("read", "manage", "use")
 FOREIGN = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
@@ -60,6 +61,8 @@ MATRIX = {
     f"POST {EXEC}/resize": Row(body={"rows": 24, "cols": 80}),
     f"WEBSOCKET {EXEC}/attach": Row(),
     f"GET {LOGS}": Row(),
+    f"GET {ARCHIVE}": Row(),
+    f"HEAD {ARCHIVE}": Row(),
     f"GET {FILES}": Row(),
     f"GET {FILES}/content": Row(query={"path": "a"}),
     f"PUT {FILES}/content": Row(query={"path": "a"}, content=b"x"),

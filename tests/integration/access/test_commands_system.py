@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 from codehub.asgi.server import MAX_WEBSOCKET_MESSAGE
 from codehub.host.processes import ProcessId
 from tests.integration.access.conftest import Workspace
+from tests.services import System
 from tests.waiting import PATIENCE, wait_for
 
 SIZE = {"rows": 24, "cols": 80}
@@ -409,3 +411,22 @@ def cut_off(workspace: Workspace, exec_id: str, body: bytes) -> None:
         connection.settimeout(0.2)
         with contextlib.suppress(TimeoutError):
             connection.sendall(head.encode() + body)
+
+
+def test_the_documented_script_makes_the_first_token(system: System) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "tokens.md").read_text().partition("### From a script")[2]
+    script = page.partition("```sh\n")[2].partition("```")[0] + '\nprintf %s "$CODEHUB_TOKEN"'
+    variables = {"CODEHUB_URL": system.base_url, "CODEHUB_USERNAME": system.admin_username}
+    for password, succeeds in ((system.admin_password, True), ("a wrong password", False)):
+        done = subprocess.run(
+            ["sh", "-c", script], env=os.environ | variables | {"CODEHUB_PASSWORD": password},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode == 0) == succeeds, done.stderr
+        if succeeds:
+            session = httpx.get(
+                f"{system.base_url}/api/v1/session", headers={"Authorization": f"Bearer {done.stdout}"}
+            )
+            assert session.json()["token"]["name"] == "ci", session.text
+        else:
+            assert "password" in done.stderr and not done.stdout

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 
 import httpx
 from sqlalchemy import select, text
 
 from codehub.access.app import AGENTS_PER_USER
 from codehub.access.services import AccessServices
+from codehub.clock import utc_now
 from codehub.database import gate, tokens
 from codehub.database.tables import execs, workspaces
 from tests.integration.access.test_authorization import EXECS, FILES, Fixture, fixture
@@ -94,3 +95,25 @@ async def test_a_file_that_waits_behind_others_is_not_moved(fixture: Fixture) ->
         await until(lambda: limit._keys[owner].admitted > AGENTS_PER_USER, "the call to wait")
         await program.revoke()
     await unauthorized(call)
+
+
+async def test_a_stream_ends_with_its_workspace_and_not_with_another_or_a_new_phase(fixture: Fixture) -> None:
+    revocations = fixture.app.state.services.credential_revocations
+    owner, workspace_id = fixture.api.ids["owner"], fixture.workspace_id
+    ended: list[str] = []
+    elsewhere = (await fixture.api.workspace(await fixture.api.token_client("owner", "manage")))["id"]
+
+    def watch(name: str, workspace: str) -> AbstractContextManager[None]:
+        watching: AbstractContextManager[None] = revocations.watch_workspace(
+            workspace, owner, lambda: ended.append(name)
+        )
+        return watching
+
+    with watch("first", workspace_id), watch("elsewhere", elsewhere):
+        await fixture.api.set(workspace_id, phase="RUNNING")
+        await fixture.api.set(workspace_id, owner_id=fixture.api.ids["other"])
+        await until(lambda: ended, "the stream to end with the change of the owner")
+        await fixture.api.set(elsewhere, deleted_at=utc_now(), desired_state="DELETED")
+        await until(lambda: len(ended) > 1, "the stream to end with the workspace")
+    assert ended == ["first", "elsewhere"]
+    assert revocations._streams == {}

@@ -81,6 +81,7 @@ MATRIX: dict[str, tuple[Row, ...]] = {
     ),
     f"PATCH {W}": (
         Row((401, 200, 403, 403), {"name": "renamed"}, scopes=MANAGE),
+        Row((401, 200, 403, 403), {"awake_cpu_percent": 50}, scopes=MANAGE),
         Row((401, 200, 403, 403), {"desired_state": "RUNNING"}, scopes=MANAGE),
         Row((401, 200, 403, 200), {"desired_state": "STANDBY"}, "running", scopes=MANAGE_OR_ADMIN),
         Row((401, 404, 404, 404), {"name": "renamed"}, "deleted", scopes=MANAGE_OR_ADMIN),
@@ -125,6 +126,11 @@ MATRIX: dict[str, tuple[Row, ...]] = {
     f"GET {W}/archives": (
         Row((401, 200, 403, 200), scopes=READ),
         Row((401, 200, 403, 200), state="deleted", scopes=READ),
+    ),
+    f"GET {W}/stats": (
+        Row((401, 200, 403, 200), scopes=READ),
+        Row((401, 200, 403, 200), state="running", scopes=READ),
+        Row((401, 404, 404, 404), state="deleted", scopes=READ),
     ),
     f"GET {V1}/images": (Row((401, 200, 200, 200), scopes=READ),),
     f"GET {U}": (Row((401, 403, 403, 200), scopes=ADMIN),),

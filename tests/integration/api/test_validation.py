@@ -42,6 +42,9 @@ BAD_WORKSPACES: list[Any] = [
     {"name": "a", "standby_ttl_seconds": True},
     {"name": "a", "standby_ttl_seconds": 600.5},
     {"name": "a", "archive_ttl_seconds": 2**31},
+    {"name": "a", "awake_cpu_percent": -1},
+    {"name": "a", "awake_cpu_percent": 10_001},
+    {"name": "a", "awake_cpu_percent": "50"},
     {"name": "a", "desired_state": "DELETED"},
     {"name": "a", "desired_state": "PENDING"},
     {"name": "a", "desired_state": "running"},
@@ -74,7 +77,7 @@ async def test_an_invalid_workspace_is_a_422(api: Api) -> None:
 
 async def test_valid_ttls_are_accepted(api: Api) -> None:
     alice = await api.quick_client("alice", Role.USER)
-    for ttl in (None, 0, 180, 31_536_000):
+    for ttl in (None, 0, 180, 600.0, 31_536_000):  # to JSON, 600.0 is 600
         made = await api.workspace(alice, standby_ttl_seconds=ttl, archive_ttl_seconds=ttl)
         assert made["standby_ttl_seconds"] == made["archive_ttl_seconds"] == ttl
 
@@ -186,7 +189,16 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(
     [
         *("name", "description", "memo", "image_ref", "standby_ttl_seconds", "archive_ttl_seconds"),
-        *("desired_state", "from", "archive_op_id", "seconds", "username", "password", "role"),
+        *(
+            "awake_cpu_percent",
+            "desired_state",
+            "from",
+            "archive_op_id",
+            "seconds",
+            "username",
+            "password",
+            "role",
+        ),
         *("current", "new"),
     ]
 )

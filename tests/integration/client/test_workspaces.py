@@ -15,7 +15,7 @@ from tests.integration.client.conftest import Sdk, is_deleted
 from tests.waiting import PATIENCE, wait_for
 
 
-def test_a_workspace_goes_through_its_life(sdk: Sdk) -> None:
+def test_a_workspace_goes_through_its_life(sdk: Sdk, tmp_path: Path) -> None:
     workspaces = sdk.client.workspaces
     made = workspaces.create("life", description="of a test", desired_state="STANDBY")
     assert made.wait_until("STANDBY", PATIENCE).phase == "STANDBY"
@@ -33,9 +33,13 @@ def test_a_workspace_goes_through_its_life(sdk: Sdk) -> None:
     made.leases.delete(lease.id)
     assert made.leases.list() == []
     assert isinstance(made.logs(), bytes)
+    assert "memory" in str(made.stats())
 
     made.archive().wait_until("ARCHIVED", PATIENCE)
     [archive] = made.archives()
+    downloaded = made.download_archive(tmp_path)
+    assert (downloaded.name, downloaded.stat().st_size) == ("home.tar.zst", archive.bytes)
+    assert made.download_archive(tmp_path / "x", archive.archive_op_id).stat().st_size == archive.bytes
     made.restore().wait_until("STANDBY", PATIENCE)
     made.restore(archive.archive_op_id)
     wait_for(lambda: made.refresh().archive_to_restore is None and made.info.is_at_rest, "the restore")

@@ -76,6 +76,13 @@ def write():
             time.sleep(0.001)
 threading.Thread(target=write).start()
 """
+BURNER = """
+import os, threading
+def burn():
+    while not os.path.exists("done"):
+        pass
+threading.Thread(target=burn).start()
+"""
 HANGS_ONCE = """
 import os, signal
 if not os.path.exists("started"):
@@ -87,8 +94,8 @@ if not os.path.exists("started"):
 def images_toml() -> str:
     """Return the images.
 
-    `tiny` runs, `writer` fills its home, `flood` does so as fast as it can, `hangs-once` hangs
-    once, `broken` exits.
+    `tiny` runs, `writer` fills its home, `flood` does so as fast as it can, `burner` uses CPU until
+    its home has the file `done`, `hangs-once` hangs once, `broken` exits.
     """
     source = _quoted(IDE)
     return (
@@ -98,6 +105,8 @@ def images_toml() -> str:
         f'process = ["/usr/bin/python3", "-c", "{_quoted(WRITER)}{source}", "{{socket}}"]\n'
         '[[image]]\nname = "flood"\nready_path = "/"\n'
         f'process = ["/usr/bin/python3", "-c", "{_quoted(FLOOD)}{source}", "{{socket}}"]\n'
+        '[[image]]\nname = "burner"\nready_path = "/"\n'
+        f'process = ["/usr/bin/python3", "-c", "{_quoted(BURNER)}{source}", "{{socket}}"]\n'
         '[[image]]\nname = "hangs-once"\nready_path = "/"\n'
         f'process = ["/usr/bin/python3", "-c", "{_quoted(HANGS_ONCE)}{source}", "{{socket}}"]\n'
         '[[image]]\nname = "broken"\nready_path = "/"\n'

@@ -17,6 +17,7 @@ from codehub.database.tables import (
     archives,
     audit_log,
     counted_failures,
+    cpu_holds,
     execs,
     gateways,
     gc_orphans,
@@ -35,7 +36,17 @@ from tests.integration.database.conftest import create
 from tests.waiting import PATIENCE
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-LATER_TABLES = (audit_log, counted_failures, execs, gateways, health_checks, home_sizes, leases, tokens)
+LATER_TABLES = (
+    audit_log,
+    counted_failures,
+    cpu_holds,
+    execs,
+    gateways,
+    health_checks,
+    home_sizes,
+    leases,
+    tokens,
+)
 CATALOG = {
     "columns": "SELECT table_name || '.' || column_name, data_type || ' ' || is_nullable || ' '"
     " || coalesce(column_default, '-') || ' ' || is_identity FROM information_schema.columns"

@@ -31,6 +31,7 @@ FORBIDDEN = {
     "an unknown reason": {"error_reason": "BadLuck"},
     "a negative error_count": {"error_count": -1},
     "a negative TTL": {"standby_ttl_seconds": -1},
+    "a negative CPU use": {"awake_cpu_percent": -1},
     "an upstream of another form": {"upstream": "http://elsewhere"},
 }  # fmt: skip
 

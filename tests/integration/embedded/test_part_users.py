@@ -183,15 +183,25 @@ def test_the_parts_cannot_read_what_is_not_theirs(system: System) -> None:
     }
     kept = {str(path) for path in (data_dir / "execs").rglob("*") if path.is_file()}
     assert str(command / "record") in kept
-    for part, uid, own in (("api", API, set()), ("gateway", GATEWAY, set()), ("access", ACCESS, kept)):
+    stored = {str(path) for path in (data_dir / "archives").rglob("*") if path.is_file()}
+    assert any(archived.id in path and path.endswith("/home.tar.zst") for path in stored)
+    access_reads = kept | stored
+    for part, uid, own in (
+        ("api", API, set()),
+        ("gateway", GATEWAY, set()),
+        ("access", ACCESS, access_reads),
+    ):
         read = successes(read_from_namespaces(pids[part], uid, *paths, groups=[SERVERS]))
         contents = {path for path in read if not os.path.isdir(path)}
         assert contents - own <= public, part
         assert own <= contents, part
-        closed = ("jobs", "archives", "logs", "runtime", "postgres", "redis", "volumes")
-        closed += () if own else ("execs",)
+        closed = ("jobs", "logs", "runtime", "postgres", "redis", "volumes")
+        closed += () if own else ("archives", "execs")
         assert not read & {str(data_dir / name) for name in closed}, part
         assert str(home) not in read
+    for path in (data_dir / "archives", *(data_dir / "archives").rglob("*")):
+        facts = path.stat()
+        assert (facts.st_uid, facts.st_gid, facts.st_mode & 0o027) == (0, ACCESS, 0), path
 
     up = data_dir / "runtime" / owner.id / "up"
     workspaces = {str(up / "ide.sock"), str(up / "net.sock")}

@@ -118,7 +118,7 @@ def check_expiry(ttl: Ttl, expiry: DesiredState, row: Row, activity: Activity) -
     if ttl.reported is not None and ttl.reported > long_ago:
         return "a use that was reported keeps a workspace running"
     if activity.is_held:
-        return "a command or lease keeps a workspace running"
+        return "a command, lease or CPU use keeps a workspace running"
     ended = activity.idle is None or activity.held > activity.idle
     if ended and not activity.is_without_person:
         return "the TTL counts from the end of the last hold"
@@ -139,7 +139,7 @@ def check_late_expiry(seen: TtlSnapshot, row: Row, activity: Activity) -> str | 
     if row.desired is not seen.desired:
         return f"a TTL never overwrites a newer request: {row.desired}"
     if seen.expiry is DesiredState.STANDBY and activity.is_held:
-        return "a command or lease that begins while a TTL fires wins"
+        return "a command, lease or CPU use that begins while a TTL fires wins"
     return None
 
 

@@ -12,7 +12,7 @@ from codehub.domain import gc as archives
 from codehub.domain import ttl as deadlines
 from codehub.domain import volume_leftovers
 from codehub.domain.archive_keys import archive_op_id_of
-from codehub.domain.awake import Command, Holds, Lease, awake_at
+from codehub.domain.awake import Command, CpuHold, Holds, Lease, awake_at
 from codehub.domain.gc import ArchiveHolder, GcRules
 from codehub.domain.states import Operation, Phase
 from codehub.domain.ttl import TtlDefaults
@@ -48,6 +48,7 @@ from tests.simulation.model.storage import ASIDE, STAGING
 from tests.unit.domain.builders import ID, NOW
 
 DEFAULTS = TtlDefaults(standby=600, archive=1800, max_awake=259_200)
+CPU = CpuHold(90, 50, LONG_AGO, NOW)
 LEASE = Lease("l1", ID, "u1", "ci", "a build", LONG_AGO, NOW + timedelta(hours=1))
 YESTERDAY = NOW - timedelta(days=1)
 SILENCE = timedelta(minutes=1)
@@ -163,8 +164,9 @@ def with_activity(row: Row, activity: Activity) -> Workspace:
 
 
 def holds_of(activity: Activity) -> Holds:
-    """`holds.read_holds`: a command that was just seen, and a lease that has not expired."""
-    return Holds((Command(LONG_AGO, NOW),) if activity.command else (), (LEASE,) if activity.lease else ())
+    """`holds.read_holds`: a command and CPU use that were just seen, and a lease that has not expired."""
+    commands = (Command(LONG_AGO, NOW),) if activity.command else ()
+    return Holds(commands, (LEASE,) if activity.lease else (), CPU if activity.cpu else None)
 
 
 @rule("ttl row activity lead", commits=True, needs="ttl")

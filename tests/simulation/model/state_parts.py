@@ -246,6 +246,7 @@ class Activity(NamedTuple):
     limit: Stamp | None = None
     command: bool = False
     lease: bool = False
+    cpu: bool = False
 
     @property
     def now(self) -> Stamp:
@@ -259,7 +260,7 @@ class Activity(NamedTuple):
 
     @property
     def is_held(self) -> bool:
-        return (self.command or self.lease) and not self.is_without_person
+        return (self.command or self.lease or self.cpu) and not self.is_without_person
 
 
 class TtlSnapshot(NamedTuple):

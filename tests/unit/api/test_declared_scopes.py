@@ -1,17 +1,14 @@
 """Every route of the API and of the access part declares what it requires, or is listed here as open."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, APIWebSocketRoute, iter_route_contexts
 
 from codehub.access import app as access
 from codehub.api import app as api
-from codehub.asgi.callers import PermittedCaller
-from codehub.domain.scopes import Requirement
+from codehub.asgi.callers import requirements
 from codehub.settings import Settings
 
 OPEN = {("POST", "/api/v1/login"), ("GET", "/healthz")}
@@ -23,13 +20,6 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> FastAPI:
         Settings(database_url="postgresql:///none", redis_url="redis://none", data_dir=tmp_path)
     )
     return made
-
-
-def requirements(dependant: Dependant) -> Iterator[Requirement]:
-    if isinstance(dependant.call, PermittedCaller):
-        yield dependant.call.requirement
-    for dependency in dependant.dependencies:
-        yield from requirements(dependency)
 
 
 def test_every_route_declares_one_requirement(app: FastAPI) -> None:

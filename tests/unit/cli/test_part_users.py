@@ -70,12 +70,49 @@ def test_doctor_reports_the_users(data_dir: Path) -> None:
     )  # fmt: skip
 
 
+def test_doctor_warns_of_an_access_part_that_could_delete_archives(data_dir: Path) -> None:
+    s3 = {"data_dir": data_dir, "archive_url": "s3://a/b"}
+    _, found = part_users.check_users(load(**s3))
+    assert found.severity is Severity.WARN and "can also delete them" in found.message
+    reader = {"archive_read_access_key_id": "a", "archive_read_secret_access_key": "b"}
+    assert len(part_users.check_users(load(**s3, **reader))) == 1
+
+
 def test_parts_do_not_get_the_secrets_of_the_archive_store() -> None:
     secrets = {"ARCHIVE_URL": "s3://a/b", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key"}
     assert part_users.reduced_environment({"PORT": "80", "HOME": "/root"} | secrets) == {
         "PORT": "80",
         "HOME": "/nonexistent",
     }
+
+
+def test_the_access_part_gets_what_reads_archives_and_nothing_that_writes_them() -> None:
+    writes = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token"}
+    reads = {"ARCHIVE_READ_ACCESS_KEY_ID": "reader", "ARCHIVE_READ_SECRET_ACCESS_KEY": "reads"}
+    given = {"ARCHIVE_URL": "s3://a/b", "AWS_REGION": "r"} | writes
+    assert part_users.reduced_environment(given | reads) == {"HOME": "/nonexistent"}
+    kept = part_users.reduced_environment(given | reads, reads_archives=True)
+    expected = {
+        "HOME": "/nonexistent",
+        "ARCHIVE_URL": "s3://a/b",
+        "AWS_REGION": "r",
+        "AWS_ACCESS_KEY_ID": "reader",
+        "AWS_SECRET_ACCESS_KEY": "reads",
+    } | reads
+    assert part_users.reader_environment(kept) == expected
+    assert part_users.reader_environment(expected) == expected
+    assert part_users.reader_environment(given) == given, "without a reader, the credentials that there are"
+
+
+def test_archives_below_a_closed_directory_are_shown_to_the_access_part(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    url = f"file://{tmp_path}/closed/archives"
+    users = part_users.choose_part_users(load(data_dir=data_dir, archive_url=url))
+    assert users.access is not None and users.api is not None and users.why_root == ""
+    assert [f"{tmp_path}/closed/archives"] in users.access.shown.values(), "also before it exists"
+    assert [f"{tmp_path}/closed/archives"] not in users.api.shown.values()
 
 
 def test_only_a_low_port_takes_a_capability(data_dir: Path) -> None:

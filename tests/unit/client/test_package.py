@@ -22,8 +22,9 @@ class Blocker:
     allowed = {allowed!r}
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
-        is_of_server = top == "codehub" and name != "codehub" and not name.startswith(self.allowed)
-        if is_of_server or top in {blocked!r}:
+        known = (each + "." for each in self.allowed)
+        is_allowed = any((name + ".").startswith(each) or each.startswith(name + ".") for each in known)
+        if (top == "codehub" and not is_allowed) or top in {blocked!r}:
             raise ImportError(f"the client imports {{name}}")
 
 sys.meta_path.insert(0, Blocker())
@@ -37,9 +38,15 @@ SERVER_PACKAGES = (
 )  # fmt: skip
 
 
-def run_without_server(work: str, allowed: tuple[str, ...] = ("codehub.client",)) -> list[str]:
-    """Run Python code where neither the server nor what it needs can be imported; return the modules."""
-    program = _IMPORT.format(allowed=allowed, blocked=SERVER_PACKAGES, work=work)
+def run_without_server(
+    work: str, allowed: tuple[str, ...] = ("codehub.client",), packages: tuple[str, ...] = ()
+) -> list[str]:
+    """Run Python code where neither the server nor what it needs can be imported; return the modules.
+
+    `packages` may be imported all the same.
+    """
+    blocked = tuple(each for each in SERVER_PACKAGES if each not in packages)
+    program = _IMPORT.format(allowed=allowed, blocked=blocked, work=work)
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr

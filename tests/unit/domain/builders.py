@@ -84,6 +84,7 @@ _ORDINARY: dict[str, Any] = {
     "home_store_key": f"users/01us/workspaces/{ID}/home",
     "standby_ttl_seconds": None,
     "archive_ttl_seconds": None,
+    "awake_cpu_percent": None,
     "desired_state": DesiredState.RUNNING,
     "deleted_at": None,
     "purged_at": None,

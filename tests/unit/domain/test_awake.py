@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from codehub.domain.awake import NO_HOLDS, SEEN_WITHIN, Command, Holds, Lease, awake_at
+from codehub.domain.awake import NO_HOLDS, SEEN_WITHIN, Command, CpuHold, Holds, Lease, awake_at
 from codehub.domain.standby import Standby, StandbyCode, period, standby
 from codehub.domain.states import DesiredState, Operation, Phase
-from codehub.domain.ttl import Expiry, TtlDefaults, expired, extended, standby_at
+from codehub.domain.ttl import Expiry, TtlDefaults, awake_cpu_percent, expired, extended, standby_at
 from codehub.domain.workspace import Workspace
 from tests.unit.domain.builders import NOW, workspace
 
@@ -42,6 +42,11 @@ def command(began: timedelta = HOUR, seen: timedelta = SECOND, timeout: timedelt
 
 def lease(until: timedelta, reason: str = "nightly build") -> Lease:
     return Lease("l1", "w1", "u1", "ci", reason, NOW - HOUR, NOW + until)
+
+
+def cpu(measured: timedelta = SECOND, percent: float = 83.9) -> CpuHold:
+    """Return CPU use that began an hour ago and was measured so long ago."""
+    return CpuHold(percent, 50, NOW - HOUR, NOW - measured)
 
 
 def expiry(
@@ -112,7 +117,32 @@ def test_a_build_that_has_ended_leaves_time_to_read_its_result() -> None:
     assert "nor kept awake since 2026-03-01" in stops.sentence
 
 
-@pytest.mark.parametrize("holds", [Holds((command(),)), Holds((), (lease(DAY),))], ids=["command", "lease"])
+@pytest.mark.parametrize(
+    ("measured", "held"), [(SEEN_WITHIN - SECOND, True), (SEEN_WITHIN, False), (SEEN_WITHIN + SECOND, False)]
+)
+def test_cpu_use_holds_while_it_was_measured_within_five_minutes(measured: timedelta, held: bool) -> None:
+    assert (awake_at(Holds(cpu=cpu(measured)), NOW).cpu is not None) is held
+
+
+def test_the_ttl_counts_from_five_minutes_after_cpu_use_was_last_measured() -> None:
+    holds = Holds(cpu=cpu(timedelta(0)))
+    due = NOW + SEEN_WITHIN + TTL
+    assert expiry(running(), holds, due - SECOND) is None
+    assert expiry(running(), holds, due) is not None
+
+
+@pytest.mark.parametrize(
+    ("own", "default", "found"), [(None, 0, 0), (None, 70, 70), (0, 70, 0), (30, 70, 30)]
+)
+def test_the_cpu_use_that_holds_is_its_own_or_the_default(own: int | None, default: int, found: int) -> None:
+    assert awake_cpu_percent(own, replace(DEFAULTS, awake_cpu_percent=default)) == found
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [Holds((command(),)), Holds((), (lease(DAY),)), Holds(cpu=cpu())],
+    ids=["command", "lease", "cpu"],
+)
 def test_programs_keep_a_workspace_awake_at_most_for_the_limit(holds: Holds) -> None:
     def left(without_person: timedelta, defaults: TtlDefaults = DEFAULTS) -> Expiry | None:
         item = running(person_access_at=NOW - without_person, phase_changed_at=NOW - 30 * DAY)
@@ -193,6 +223,16 @@ def test_the_sentences() -> None:
     )
     short = command(timeout=HOUR + MINUTE)
     assert "A command runs as well." in explained(running(), Holds((short,), (lease(HOUR),))).reason
+    assert explained(running(), Holds(cpu=cpu())).reason == (
+        "Kept awake by its CPU use since 2026-03-01 11:00 UTC: 83 % of a core on average over 10 minutes. "
+        "Stops 10 minutes after that is no longer above 50 %, at the latest at 2026-03-03 12:10 UTC."
+    )
+    assert explained(running(), Holds(cpu=cpu()), NO_LIMIT).reason.endswith("no longer above 50 %.")
+    assert explained(running(), Holds((short,), (lease(HOUR),), cpu())).reason.endswith(
+        "A command runs as well."
+    )
+    beside = explained(running(), Holds((command(),), cpu=cpu())).reason
+    assert beside.startswith("Running a command") and beside.endswith("Its CPU use keeps it awake as well.")
     assert explained(running(keep_until=NOW + HOUR)).reason.startswith(
         "Kept running until 2026-03-01 13:00 UTC"
     )

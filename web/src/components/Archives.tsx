@@ -15,7 +15,7 @@ interface Props {
   isOwner: boolean;
 }
 
-/** The archives of a workspace, newest first. Its owner can restore one while it is stopped or archived. */
+/** The archives of a workspace, newest first. Its owner can download each, and restore one while it is stopped or archived. */
 export function Archives({ workspace, isOwner }: Props) {
   const text = messages.value.archives;
   const { id, phase, operation, archive_to_restore: chosen } = workspace;
@@ -35,14 +35,20 @@ export function Archives({ workspace, isOwner }: Props) {
       {isOwner && phase === "RUNNING" && items.length > 0 && <p class="muted">{text.stopFirst}</p>}
       <ul class="rows" data-testid="archives">
         {items.map((archive) => (
-          <Row key={archive.archive_op_id} workspace={workspace} archive={archive} canRestore={canRestore} />
+          <Row
+            key={archive.archive_op_id}
+            workspace={workspace}
+            archive={archive}
+            isOwner={isOwner}
+            canRestore={canRestore}
+          />
         ))}
       </ul>
     </>
   );
 }
 
-function Row(props: { workspace: Workspace; archive: Archive; canRestore: boolean }) {
+function Row(props: { workspace: Workspace; archive: Archive; isOwner: boolean; canRestore: boolean }) {
   const text = messages.value.archives;
   const { workspace, archive } = props;
   const made = dateTime(archive.created_at);
@@ -54,18 +60,30 @@ function Row(props: { workspace: Workspace; archive: Archive; canRestore: boolea
           {archive.current ? `${bytes(archive.bytes)} · ${text.current}` : bytes(archive.bytes)}
         </p>
       </div>
-      {props.canRestore && (
+      {props.isOwner && (
         <div class="row-actions">
-          <button
-            type="button"
+          <a
             class="button"
-            data-testid="restore-archive"
-            aria-label={text.restoreOf(made)}
-            onClick={() => showDialog({ kind: "restore", workspace, archive })}
+            href={api.archiveUrl(workspace.id, archive.archive_op_id)}
+            download
+            data-testid="download-archive"
+            aria-label={text.downloadOf(made)}
           >
-            <Icon name="restore" />
-            {text.restore}
-          </button>
+            <Icon name="download" />
+            {text.download}
+          </a>
+          {props.canRestore && (
+            <button
+              type="button"
+              class="button"
+              data-testid="restore-archive"
+              aria-label={text.restoreOf(made)}
+              onClick={() => showDialog({ kind: "restore", workspace, archive })}
+            >
+              <Icon name="restore" />
+              {text.restore}
+            </button>
+          )}
         </div>
       )}
     </li>

@@ -1,4 +1,5 @@
 import { api } from "../api";
+import { percent } from "../format";
 import { messages } from "../i18n";
 import { draftField } from "../state/drafts";
 import { applyWorkspace } from "../state/live";
@@ -16,6 +17,7 @@ function settingsDrafts(workspace: Workspace) {
     description: draftField(`${workspace.id}/description`, workspace.description),
     standby: draftField(`${workspace.id}/standby-ttl`, ttlToText(workspace.standby_ttl_seconds)),
     archive: draftField(`${workspace.id}/archive-ttl`, ttlToText(workspace.archive_ttl_seconds)),
+    awakeCpu: draftField(`${workspace.id}/awake-cpu`, ttlToText(workspace.awake_cpu_percent)),
   };
 }
 
@@ -25,12 +27,13 @@ type Drafts = ReturnType<typeof settingsDrafts>;
  * Returns the edited fields only, so that users who edit different fields do not undo each other's
  * changes.
  */
-function changesOf({ name, description, standby, archive }: Drafts): WorkspaceChanges {
+function changesOf({ name, description, standby, archive, awakeCpu }: Drafts): WorkspaceChanges {
   return {
     ...(name.dirty ? { name: name.value.trim() } : {}),
     ...(description.dirty ? { description: description.value.trim() } : {}),
     ...(standby.dirty ? { standby_ttl_seconds: ttlFromText(standby.value) } : {}),
     ...(archive.dirty ? { archive_ttl_seconds: ttlFromText(archive.value) } : {}),
+    ...(awakeCpu.dirty ? { awake_cpu_percent: ttlFromText(awakeCpu.value) } : {}),
   };
 }
 
@@ -39,7 +42,7 @@ export function SettingsForm({ workspace }: { workspace: Workspace }) {
   const ttl = session.value?.ttl;
   const task = useTask();
   const drafts = settingsDrafts(workspace);
-  const { name, description, standby, archive } = drafts;
+  const { name, description, standby, archive, awakeCpu } = drafts;
   const fields = Object.values(drafts);
   const dirty = fields.some((field) => field.dirty);
 
@@ -91,6 +94,26 @@ export function SettingsForm({ workspace }: { workspace: Workspace }) {
         defaultSeconds={ttl?.archive_seconds ?? 0}
         onChange={archive.set}
       />
+      <Field
+        label={text.create.awakeCpu}
+        hint={text.create.awakeCpuHint(
+          ttl?.awake_cpu_percent ? percent(ttl.awake_cpu_percent) : text.create.awakeCpuOff,
+        )}
+      >
+        {(ids) => (
+          <input
+            {...ids}
+            type="number"
+            min={0}
+            max={10_000}
+            step={1}
+            inputMode="numeric"
+            data-testid="awake-cpu"
+            value={awakeCpu.value}
+            onInput={(event) => awakeCpu.set(event.currentTarget.value)}
+          />
+        )}
+      </Field>
       <ErrorNote error={task.error} />
       <DraftButtons
         dirty={dirty}

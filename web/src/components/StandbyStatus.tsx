@@ -1,4 +1,4 @@
-import { dateTime, period, span } from "../format";
+import { dateTime, percent, period, span } from "../format";
 import { messages } from "../i18n";
 import { now } from "../state/clock";
 import type { Standby } from "../types";
@@ -34,6 +34,20 @@ export function standbySentence(standby: Standby, nowMilliseconds: number): stri
         text.command(standby.commands, at(standby.since), ttl),
         standby.not_before ? text.notBefore(at(standby.not_before)) : "",
         standby.at ? text.atTheLatest(at(standby.at)) : "",
+        standby.cpu_percent === null ? "" : text.cpuToo,
+      ]
+        .filter(Boolean)
+        .join(" ");
+    case "cpu":
+      return [
+        text.cpu(
+          percent(standby.cpu_percent ?? 0),
+          percent(standby.cpu_above_percent ?? 0),
+          at(standby.since),
+          ttl,
+        ),
+        standby.at ? text.atTheLatest(at(standby.at)) : "",
+        standby.commands ? text.commandsToo(standby.commands) : "",
       ]
         .filter(Boolean)
         .join(" ");

@@ -104,10 +104,28 @@ export const en = {
     lease: (until: string, reason: string) => `Kept awake by a lease until ${until}: ${reason}.`,
     commandsToo: (n: number) => (n === 1 ? "A command runs as well." : `${n} commands run as well.`),
     pausesAt: (at: string) => `Pauses at ${at} if unused.`,
+    cpu: (percent: string, above: string, since: string, ttl: string) =>
+      `Kept awake by its CPU use since ${since}: ${percent} of a core on average over ten minutes. Pauses ${ttl} after that is no longer above ${above}.`,
+    cpuToo: "Its CPU use keeps it awake as well.",
     kept: (until: string) =>
       `Kept running until ${until}, because someone extended it. Then it pauses if unused.`,
     limit: (since: string, until: string, at: string) =>
       `No person has used it since ${since}. Programs keep it awake until ${until} and no longer. Pauses at ${at}.`,
+  },
+  stats: {
+    title: "Resources",
+    cpu: "CPU",
+    cpuOf: (percent: string, cores: string) => `${percent} of a core, cap ${cores}`,
+    cpuUncapped: (percent: string) => `${percent} of a core`,
+    cpuAverage: (percent: string) => `${percent} on average over ten minutes`,
+    cores: (n: number, text: string) => (n === 1 ? "1 core" : `${text} cores`),
+    memory: "Memory",
+    processes: "Processes and threads",
+    home: "Home",
+    free: (size: string) => `${size} free`,
+    of: (used: string, limit: string) => `${used} of ${limit}`,
+    unknown: "Not known",
+    measured: (time: string) => `Measured ${time}`,
   },
   leases: {
     title: "Leases",
@@ -139,6 +157,10 @@ export const en = {
     image: "Image",
     standbyTtl: "Pause after inactivity",
     archiveTtl: "Archive after pause",
+    awakeCpu: "Stay awake above this CPU use (%)",
+    awakeCpuHint: (byDefault: string) =>
+      `Percent of one core, on average over ten minutes. 0 is off. Empty is the default: ${byDefault}.`,
+    awakeCpuOff: "off",
     startNow: "Start now",
     submit: "Create",
     submitting: "Creating…",
@@ -179,6 +201,8 @@ export const en = {
     title: "Archives",
     none: "No archive yet.",
     current: "current",
+    download: "Download",
+    downloadOf: (date: string) => `Download the archive of ${date}`,
     restore: "Restore",
     restoreOf: (date: string) => `Restore the archive of ${date}`,
     stopFirst: "Stop the workspace to restore one of its archives.",

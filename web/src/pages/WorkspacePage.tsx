@@ -10,6 +10,7 @@ import { MemoPanel } from "../components/MemoPanel";
 import { PageTitle } from "../components/PageTitle";
 import { PhaseChip } from "../components/PhaseChip";
 import { SettingsForm } from "../components/SettingsForm";
+import { Stats } from "../components/Stats";
 import { Timeline } from "../components/Timeline";
 import { WorkspaceStatus } from "../components/WorkspaceStatus";
 import { messages } from "../i18n";
@@ -61,6 +62,7 @@ function Detail({ watched, workspace }: { watched: WatchedWorkspace; workspace: 
             <h2>{text.detail.facts}</h2>
             <Facts workspace={workspace} />
           </section>
+          {workspace.phase === "RUNNING" && <Stats workspace={workspace} />}
           <section class="panel">
             <h2>{text.detail.conditions}</h2>
             <ConditionTable conditions={workspace.conditions} />
