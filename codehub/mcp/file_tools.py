@@ -1,6 +1,8 @@
 """Tools for files. No tool overwrites a change of somebody else."""
 
+import asyncio
 import posixpath
+import random
 from typing import Annotated, Final, Literal
 
 from mcp.server.mcpserver.exceptions import ToolError
@@ -21,6 +23,8 @@ MOST_LISTED: Final = 10_000
 MATCHES: Final = 50
 MOST_MATCHES: Final = 1000
 _ATTEMPTS: Final = 5
+_EDIT_ATTEMPTS: Final = 20
+_LONGEST_PAUSE: Final = 0.5
 _MOST_LINKS: Final = 40
 
 
@@ -80,7 +84,7 @@ class FileTools:
     ) -> str:
         """Replace a text in a file. Other parts that somebody changes meanwhile keep their change."""
         files = await self._files(workspace)
-        for _ in range(_ATTEMPTS):
+        for _ in range(_EDIT_ATTEMPTS):
             place, facts = await _file(files, path)
             if facts.size > MOST_EDITED:
                 raise ToolError(
@@ -95,6 +99,7 @@ class FileTools:
             except ReplacementError as problem:
                 raise ToolError(f"{path}: {problem}") from problem
             except PreconditionFailed:
+                await asyncio.sleep(random.uniform(0.0, _LONGEST_PAUSE))  # noqa: S311 - spreads writers
                 continue
             return f"Replaced {count} in {path}: {written.size} bytes, etag {written.etag.strip(chr(34))}"
         raise ToolError(f"{path} keeps changing. Nothing was written. Try again later.")

@@ -27,8 +27,8 @@ async def reported(context: Context[Any, Any], news: Callable[[], str]) -> Async
 async def _report(context: Context[Any, Any], news: Callable[[], str]) -> None:
     began = reported_at = time.monotonic()
     while True:
-        await asyncio.sleep(INTERVAL_SECONDS)
         message, now = news(), time.monotonic()
         if message or now - reported_at >= SILENCE_SECONDS:
             await context.report_progress(now - began, None, message or f"waiting for {now - began:.0f} s")
             reported_at = now
+        await asyncio.sleep(INTERVAL_SECONDS)
