@@ -11,19 +11,21 @@ from fastapi import APIRouter, Depends, FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import Scope
 
-from codehub.access import archives, exec_streams, execs, files, logs, terminals
+from codehub.access import archives, exec_streams, execs, files, logs, ports, terminals
 from codehub.access.archive_store import ReadableArchives
 from codehub.access.byte_stream import NOT_RENDERED
 from codehub.access.exec_refresher import ExecRefresher
 from codehub.access.open_readers import OpenReaders
-from codehub.access.runtime import make_commands, make_files
+from codehub.access.runtime import make_commands, make_files, make_ports
 from codehub.access.services import AccessServices
-from codehub.access.workspace_revocation import StreamRevocations
+from codehub.access.workspace_watchers import WorkspaceWatchers
 from codehub.asgi import errors
 from codehub.asgi.body_limit import BodyLimitMiddleware
 from codehub.asgi.call_admission import CallAdmissionMiddleware
 from codehub.asgi.credential_lookup import CredentialLookup
+from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.asgi.csrf import CsrfMiddleware
+from codehub.asgi.head import HeadMiddleware
 from codehub.asgi.internal_key import InternalKeyMiddleware
 from codehub.asgi.known_query import check_query
 from codehub.asgi.metrics import MetricsMiddleware, RequestMetrics
@@ -87,6 +89,7 @@ def create_app(settings: Settings) -> FastAPI:
             metrics.limited.labels("calls").inc,
         ),
     )
+    app.add_middleware(HeadMiddleware)
     app.add_middleware(
         CsrfMiddleware, own_origin=settings.base_url, cookie_name=name, login_path="", checks_reads=True
     )
@@ -105,7 +108,7 @@ def _is_streamed(path: str) -> bool:
 
 def make_router() -> APIRouter:
     router = APIRouter(prefix=PREFIX, responses=ERROR_RESPONSES, dependencies=[Depends(check_query)])
-    for resource in (execs, exec_streams, terminals, logs, files, archives):
+    for resource in (execs, exec_streams, terminals, logs, files, archives, ports):
         router.include_router(resource.router)
     return router
 
@@ -128,7 +131,12 @@ def _lifespan(settings: Settings) -> Callable[[FastAPI], AbstractAsyncContextMan
         services = app.state.services = _make_services(app, settings, engine, commands)
         refresher = ExecRefresher(engine, services.commands, settings.backends.instance)
         tasks = [
-            asyncio.create_task(work) for work in (services.credential_revocations.run(), refresher.run())
+            asyncio.create_task(work)
+            for work in (
+                services.credential_revocations.run(),
+                services.workspace_watchers.run(),
+                refresher.run(),
+            )
         ]
         for task in tasks:
             task.add_done_callback(_log_failure)
@@ -158,12 +166,14 @@ def _make_services(
             SessionLookupLimit(limited.labels("session_lookups").inc),
             ConcurrencyLimit(QUERIES_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
         ),
-        StreamRevocations(settings.database_url, engine),
+        CredentialRevocations(settings.database_url, engine),
         OpenReaders(limited.labels("readers").inc),
         ConcurrencyLimit(QUERIES_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
         ConcurrencyLimit(ANSWERS_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
         ConcurrencyLimit(STARTS_AT_ONCE, CALLS_AT_ONCE, message, limited.labels("calls").inc),
         make_files(commands),
+        make_ports(commands),
+        WorkspaceWatchers(settings.database_url, engine),
         ConcurrencyLimit(AGENTS_PER_USER, AGENTS_WAITING, message, limited.labels("files").inc),
         ConcurrencyLimit(AGENTS_PER_WORKSPACE, AGENTS_WAITING, message, limited.labels("files").inc),
         ReadableArchives(settings.archive_store_url, engine),

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Annotated, Any, Final
 
 import structlog
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Response
 
 from codehub.access.byte_stream import SAFE_HEADERS, ByteStream, StreamCut
 from codehub.access.file_requests import ByteRange, Unsatisfiable, is_known, requested_range
@@ -37,10 +37,8 @@ _BYTES: Final[dict[str, Any]] = {
 }
 
 
-@router.head("/archive", include_in_schema=False)
 @router.get("/archive", response_class=Response, responses={200: _BYTES, 206: _BYTES, 304: {"content": {}}})
 async def download_archive(
-    request: Request,
     workspace_id: WorkspaceId,
     caller: UseCaller,
     services: Shared,
@@ -63,8 +61,6 @@ async def download_archive(
         headers = _headers(workspace, recorded)
         if is_known(recorded.sha256, if_none_match):
             return Response(status_code=304, headers=headers)
-        if request.method == "HEAD":
-            return Response(headers={**headers, "Content-Length": str(recorded.bytes)})
         try:
             part = requested_range(recorded.bytes, recorded.sha256, range_, if_range)
         except Unsatisfiable:
@@ -126,7 +122,7 @@ class ArchiveStream(ByteStream):
 
     def __init__(
         self,
-        held: AsyncExitStack,
+        resources: AsyncExitStack,
         archive: ArchiveReader,
         part: ByteRange | None,
         services: AccessServices,
@@ -139,12 +135,16 @@ class ArchiveStream(ByteStream):
         if part is not None:
             fields["Content-Range"] = f"bytes {start}-{start + length - 1}/{size}"
         pieces = _pieces(services, archive, start, length)
-        super().__init__(pieces, services, caller, fields, status=200 if part is None else 206, held=held)
+        status = 200 if part is None else 206
+        super().__init__(pieces, services, caller, fields, status=status, resources=resources)
 
     def _watch(self, stack: AsyncExitStack, end: Callable[[], None]) -> None:
         super()._watch(stack, end)
-        revocations = self._services.credential_revocations
-        stack.enter_context(revocations.watch_workspace(self._workspace_id, self._caller.user_id, end))
+        watchers, is_over = self._services.workspace_watchers, self._has_another_owner
+        stack.enter_context(watchers.watch(self._workspace_id, is_over, end))
+
+    def _has_another_owner(self, workspace: Workspace) -> bool:
+        return workspace.owner_id != self._caller.user_id
 
     async def _check(self) -> None:
         """Raise if the credential or the workspace has changed since the call began."""

@@ -48,14 +48,14 @@ class ByteStream(Response):
         headers: Mapping[str, str],
         *,
         status: int = 200,
-        held: AsyncExitStack | None = None,
+        resources: AsyncExitStack | None = None,
     ) -> None:
-        """`held` is released with the end of the response. Without Content-Length it has any length."""
+        """`resources` are what the pieces come from. They are released when the response ends."""
         super().__init__(status_code=status, headers={**SAFE_HEADERS, **headers})
         if "Content-Length" not in headers:
             del self.headers["content-length"]
-        self._held = held or AsyncExitStack()
         self._pieces = pieces
+        self._resources = resources or AsyncExitStack()
         self._services = services
         self._caller = caller
 
@@ -68,8 +68,8 @@ class ByteStream(Response):
                 transport.abort()
             ended.set()
 
-        async with self._held:
-            self._watch(self._held, end)
+        async with self._resources:
+            self._watch(self._resources, end)
             await self._check()
             stream = loop.create_task(self._stream(send))
             others = [loop.create_task(ended.wait()), loop.create_task(_disconnected(receive))]

@@ -17,7 +17,7 @@ from codehub.database import exec_gate
 from codehub.database.credentials import Credential
 from codehub.database.exec_gate import ExecActor, NewExec
 from codehub.domain.execs import Exec, ExecState
-from codehub.domain.problems import InvalidState
+from codehub.domain.problems import InvalidState, sentence
 from codehub.runtimes.command_runtime import CommandRefused, ExecRequest
 
 logger = structlog.get_logger(__name__)
@@ -92,8 +92,7 @@ async def _record_failure(services: AccessServices, row: Exec, *, is_certain: bo
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, CommandRefused):
-        text = str(error)
-        return f"{text[:1].upper()}{text[1:]}."
+        return sentence(str(error))
     return "The command did not start: the workspace does not answer. Try again, or restart the workspace."
 
 

@@ -22,7 +22,7 @@ from codehub.clock import utc_now
 from codehub.database import exec_gate
 from codehub.database.credentials import Credential
 from codehub.domain.execs import Exec
-from codehub.domain.problems import Gone, InvalidState, RangeNotSatisfiable, ValidationFailed
+from codehub.domain.problems import Gone, InvalidState, RangeNotSatisfiable, ValidationFailed, sentence
 from codehub.domain.states import Phase
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.command_runtime import STDOUT, CommandForgotten, ControlFailed, OutputPiece
@@ -212,8 +212,7 @@ def answering_problems() -> Iterator[None]:
     try:
         yield
     except ControlFailed as error:
-        text = str(error)
-        raise InvalidState(f"{text[:1].upper()}{text[1:]}.") from error
+        raise InvalidState(sentence(str(error))) from error
     except CommandForgotten as error:
         raise InvalidState("The command has ended.") from error
     except ClientDisconnect as error:  # nobody reads this response

@@ -28,6 +28,7 @@ from codehub.domain.problems import (
     ValidationFailed,
     WorkspaceFailed,
     WorkspaceStalled,
+    sentence,
 )
 from codehub.runtimes.files.client import FileSession, FilesUnavailable
 from codehub.runtimes.files.connection import AgentFailed
@@ -74,18 +75,14 @@ def answering_file_problems() -> Iterator[None]:
     try:
         yield
     except FileRefused as error:
-        raise _PROBLEMS.get(error.code, FileConflict)(_sentence(error.message)) from error
+        raise _PROBLEMS.get(error.code, FileConflict)(sentence(error.message)) from error
     except ClientDisconnect as error:  # nobody reads this response
         raise ValidationFailed("The client closed the connection.") from error
     except FilesUnavailable as error:
-        raise InvalidState(_sentence(str(error))) from error
+        raise InvalidState(sentence(str(error))) from error
     except AgentFailed as error:
         kind = WorkspaceStalled if error.stalled else WorkspaceFailed
-        raise kind(_sentence(error.message)) from error
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+        raise kind(sentence(error.message)) from error
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
@@ -133,20 +130,17 @@ async def uploaded(
             yield piece
 
 
-class FileStream(ByteStream):
-    """Streaming response of an agent, which ends with the response."""
-
-    def __init__(
-        self,
-        agent: AsyncExitStack,
-        pieces: AsyncIterator[bytes],
-        services: AccessServices,
-        caller: Credential,
-        headers: Mapping[str, str],
-        *,
-        status: int = 200,
-    ) -> None:
-        super().__init__(_cut_on_problem(pieces), services, caller, headers, status=status, held=agent)
+def file_stream(
+    agent: AsyncExitStack,
+    pieces: AsyncIterator[bytes],
+    services: AccessServices,
+    caller: Credential,
+    headers: Mapping[str, str],
+    *,
+    status: int = 200,
+) -> ByteStream:
+    """Return the streaming response of an agent, which ends with the response."""
+    return ByteStream(_cut_on_problem(pieces), services, caller, headers, status=status, resources=agent)
 
 
 async def _cut_on_problem(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 from codehub.access.answers import Answer
 from codehub.access.byte_stream import BYTES, SAFE_HEADERS
 from codehub.access.file_calls import (
-    FileStream,
     file_session,
+    file_stream,
     unless_disconnected,
     uploaded,
     uploading,
@@ -139,7 +139,7 @@ async def read_content(
         headers["Content-Length"] = str(length)
         pieces = session.read(start, length)
         status = 200 if part is None else 206
-        return FileStream(stack.pop_all(), pieces, services, caller, headers, status=status)
+        return file_stream(stack.pop_all(), pieces, services, caller, headers, status=status)
 
 
 @router.put("/content", responses={201: {"model": FileView}}, openapi_extra=_BODY)
@@ -242,7 +242,7 @@ async def download_tree(
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(file_session(services, caller, workspace_id, waking))
         pieces = await session.download(path)
-        return FileStream(stack.pop_all(), pieces, services, caller, {})
+        return file_stream(stack.pop_all(), pieces, services, caller, {})
 
 
 @router.put("/tar", openapi_extra=_BODY)

@@ -37,7 +37,7 @@ class OpenReaders:
         if self._users.get(user_id, 0) >= MAX_PER_USER:
             self._on_reject()
             raise TooManyRequests(
-                f"You have {MAX_PER_USER} streams of output and terminals open. Close some of them.",
+                f"You have {MAX_PER_USER} streams, terminals and ports open. Close some of them.",
                 retry_after=10,
             )
 

@@ -1,4 +1,4 @@
-"""The runtime's commands, files and logs, as the access part reaches them."""
+"""The runtime's commands, files, ports and logs, as the access part reaches them."""
 
 import asyncio
 from typing import Final
@@ -8,8 +8,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from codehub.database import installation
 from codehub.runtimes.command_runtime import CommandRuntime
 from codehub.runtimes.files.client import FileRuntime
+from codehub.runtimes.port_runtime import PortRuntime
 from codehub.runtimes.process.commands import ProcessCommands
 from codehub.runtimes.process.files import ProcessFiles
+from codehub.runtimes.process.ports import ProcessPorts
 from codehub.runtimes.recorded_commands import DIRECTORY
 from codehub.settings import Settings
 
@@ -39,3 +41,14 @@ def make_files(commands: CommandRuntime) -> FileRuntime:
 
     assert isinstance(commands, DockerCommands)
     return DockerFiles(commands)
+
+
+def make_ports(commands: CommandRuntime) -> PortRuntime:
+    """Return the ports of the workspaces in which these commands run."""
+    if isinstance(commands, ProcessCommands):
+        return ProcessPorts(commands)
+    from codehub.runtimes.docker.commands import DockerCommands
+    from codehub.runtimes.docker.ports import DockerPorts
+
+    assert isinstance(commands, DockerCommands)
+    return DockerPorts(commands)

@@ -25,7 +25,7 @@ def make_server(settings: Settings, internal_listener: socket.socket | None = No
     metrics = app.state.metrics
     slow_reader = metrics.limited.labels("slow_reader").inc
     options = ServerOptions(
-        "access", _LISTEN, end_streams, slow_reader, metrics.exposition, websocket="websockets-sansio"
+        "access", _LISTEN, end_streams, slow_reader, metrics.exposition, has_websockets=True
     )
     return server.make_server(app, settings, options, internal_listener)
 

@@ -11,13 +11,15 @@ from starlette.requests import HTTPConnection
 
 from codehub.access.archive_store import ReadableArchives
 from codehub.access.open_readers import OpenReaders
-from codehub.access.workspace_revocation import StreamRevocations
+from codehub.access.workspace_watchers import WorkspaceWatchers
 from codehub.asgi.credential_lookup import CredentialLookup
+from codehub.asgi.credential_revocation import CredentialRevocations
 from codehub.concurrency_limits import ConcurrencyLimit
 from codehub.database.credentials import Credential
 from codehub.domain.user_limits import Limits
 from codehub.runtimes.command_runtime import CommandRuntime
 from codehub.runtimes.files.client import FileRuntime
+from codehub.runtimes.port_runtime import PortRuntime
 from codehub.settings import Settings
 
 MAX_ALIVE: Final = 256
@@ -30,7 +32,7 @@ class AccessServices:
     engine: AsyncEngine
     commands: CommandRuntime
     credential_lookup: CredentialLookup
-    credential_revocations: StreamRevocations
+    credential_revocations: CredentialRevocations
     readers: OpenReaders
     queries_per_user: ConcurrencyLimit
     """Leaves connections to PostgreSQL to other users."""
@@ -39,6 +41,8 @@ class AccessServices:
     starts_per_user: ConcurrencyLimit
     """Leaves threads to other users: a slow container keeps the start of a command waiting."""
     files: FileRuntime
+    ports: PortRuntime
+    workspace_watchers: WorkspaceWatchers
     agents_per_user: ConcurrencyLimit
     agents_per_workspace: ConcurrencyLimit
     """File agents under way: each is a process in its workspace."""

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
 import structlog
-from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Query, Response, WebSocket, WebSocketDisconnect
 from pydantic import ValidationError
 
 from codehub.access.exec_refresher import refresh_row
@@ -23,6 +23,14 @@ from codehub.access.exec_streams import record_input
 from codehub.access.execs import Terminal
 from codehub.access.permissions import ExecId, WorkspaceId, find_own_exec
 from codehub.access.services import AccessServices, Shared
+from codehub.access.websockets import (
+    NORMAL,
+    REVOKED,
+    UPGRADE_RESPONSES,
+    close,
+    run_until_one_ends,
+    upgrade_required,
+)
 from codehub.asgi.callers import UseCaller
 from codehub.database.credentials import Credential
 from codehub.domain.execs import Exec
@@ -36,9 +44,6 @@ router = APIRouter(prefix="/workspaces/{workspace_id}/execs/{exec_id}", tags=["e
 SCREEN_BYTES: Final = 64 << 10
 """The output that is repeated. A large screen with colours takes a quarter of it."""
 INPUT_MESSAGES: Final = 16
-CLOSE_SECONDS: Final = 5.0
-"""Time in which a client must read what was sent before, to learn why its terminal closes."""
-_NORMAL, _REVOKED = 1000, 1008
 _EXPECTED: Final = (WebSocketDisconnect, RuntimeError, CommandForgotten, ControlFailed)
 """Errors of a client or a command that has gone."""
 
@@ -68,26 +73,14 @@ class _Attachment:
             await self._serve_until(ended)
 
     async def _serve_until(self, ended: asyncio.Event) -> None:
-        output = asyncio.create_task(self._send_output())
-        tasks = [
-            output,
-            asyncio.create_task(self._receive()),
-            asyncio.create_task(self._pass_input()),
-            asyncio.create_task(ended.wait()),
-            asyncio.create_task(self._report_loss()),
-        ]
-        try:
-            await asyncio.wait({tasks[0], tasks[1], tasks[3]}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        for error in results:
-            if isinstance(error, Exception) and not isinstance(error, _EXPECTED):
+        errors = await run_until_one_ends(
+            (self._send_output(), self._receive(), ended.wait()),
+            beside=(self._pass_input(), self._report_loss()),
+        )
+        for error in errors:
+            if not isinstance(error, _EXPECTED):
                 logger.error("a terminal failed", exec_id=self._row.id, exc_info=error)
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):  # the client is gone
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._websocket.close(_REVOKED if ended.is_set() else _NORMAL)
+        await close(self._websocket, REVOKED if ended.is_set() else NORMAL)
 
     def _take_over(self) -> None:
         before = self._services.terminal_writers.get(self._row.id)
@@ -172,6 +165,18 @@ class _Attachment:
             data = await self._input.get()
             await record_input(self._services, self._caller, self._row.workspace_id)
             yield data
+
+
+@router.get("/attach", status_code=101, responses=UPGRADE_RESPONSES)
+async def attach_without_upgrade(
+    workspace_id: WorkspaceId,
+    exec_id: ExecId,
+    caller: UseCaller,
+    services: Shared,
+    readonly: Annotated[bool, Query()] = False,
+) -> Response:
+    """Attach to the terminal of a command, by WebSocket. Without an upgrade the answer is 426."""
+    return await upgrade_required(services, caller, workspace_id)
 
 
 @router.websocket("/attach")

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -36,14 +36,12 @@ class _Watcher:
 class CredentialRevocations:
     """Registry of callbacks for the end of credentials, with one LISTEN connection per process."""
 
-    channels: ClassVar[tuple[str, ...]] = (ENDED, USER_CHANGED)
-
     def __init__(self, database_url: str, engine: AsyncEngine) -> None:
         self._engine = engine
         self._watchers: dict[bytes, set[_Watcher]] = {}
         self._checks: set[asyncio.Task[None]] = set()
         self._listener = NotificationListener(
-            database_url, self.channels, self._on_notification, on_connected=self._check_all
+            database_url, (ENDED, USER_CHANGED), self._on_notification, on_connected=self._check_all
         )
 
     @contextmanager

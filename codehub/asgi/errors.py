@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import structlog
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute, iter_route_contexts
 from pydantic import BaseModel
@@ -115,6 +115,7 @@ def timed_out() -> JSONResponse:
 def install(app: FastAPI) -> None:
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(WebSocketRequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     for unavailable_error in (
         PoolTimeout,
@@ -133,8 +134,9 @@ async def _on_problem(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_validation_error(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    return envelope(422, "VALIDATION_ERROR", describe(error.errors(), error.body))
+    assert isinstance(error, RequestValidationError | WebSocketRequestValidationError)
+    body = error.body if isinstance(error, RequestValidationError) else None
+    return envelope(422, "VALIDATION_ERROR", describe(error.errors(), body))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:

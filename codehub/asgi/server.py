@@ -7,13 +7,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from codehub import health_endpoints, internal_http
 from codehub.asgi.uvicorn_protocol import ApiProtocol
+from codehub.asgi.websocket_protocol import PING_SECONDS, PONG_SECONDS, WebSocketProtocol
 from codehub.settings import Settings
 
 SHUTDOWN_SECONDS: Final = 5
@@ -34,7 +35,7 @@ class ServerOptions:
     on_stall: Callable[[], object]
     """Called when a client that does not read is disconnected."""
     exposition: health_endpoints.Exposition
-    websocket: Any = "none"
+    has_websockets: bool = False
 
 
 ServerFactory = Callable[[Settings, socket.socket], uvicorn.Server]
@@ -48,9 +49,11 @@ def make_server(
         app,
         loop="uvloop",
         http=cast(type[ApiProtocol], protocol),
-        ws=options.websocket,
+        ws=WebSocketProtocol if options.has_websockets else "none",
         ws_max_size=MAX_WEBSOCKET_MESSAGE,
         ws_per_message_deflate=False,
+        ws_ping_interval=PING_SECONDS,
+        ws_ping_timeout=PONG_SECONDS,
         lifespan="on",
         proxy_headers=False,
         server_header=False,

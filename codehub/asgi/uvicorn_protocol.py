@@ -34,7 +34,7 @@ class ApiProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {_EXTENSION: {"transport": self.transport}}
+        self.scope["extensions"] = with_transport({}, self.transport)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -64,6 +64,11 @@ class ApiProtocol(HttpToolsProtocol):
         if self._progress_check is not None:
             self._progress_check.cancel()
             self._progress_check = None
+
+
+def with_transport(extensions: dict[str, Any], transport: asyncio.Transport) -> dict[str, Any]:
+    """Return the extensions of a scope with the connection, for `transport_of`."""
+    return {**extensions, _EXTENSION: {"transport": transport}}
 
 
 def transport_of(scope: Scope) -> asyncio.Transport | None:

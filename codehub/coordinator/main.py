@@ -169,4 +169,5 @@ def docker_options(settings: Settings) -> DockerOptions:
         settings.data_dir / recorded_commands.DIRECTORY,
         port_links=PortLinks(settings.base_url, settings.apps_host),
         gateway_uid=settings.gateway_uid,
+        access_uid=settings.access_uid,
     )

@@ -170,8 +170,20 @@ class WorkspaceFailed(Problem):
     code, status = "WORKSPACE_FAILED", 502
 
 
+class UpstreamUnavailable(Problem):
+    """Lack of an answer from what the request is for, such as a port of a workspace."""
+
+    default_message = "Nothing answers there."
+    code, status = "UPSTREAM_UNAVAILABLE", 502
+
+
 class WorkspaceStalled(Problem):
     """Time limit that the workspace has exceeded."""
 
     default_message = "The workspace did not finish in time. Try again."
     code, status = "WORKSPACE_STALLED", 504
+
+
+def sentence(text: str) -> str:
+    """Return the text of an error as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."

@@ -50,9 +50,7 @@ _PORT = re.compile(rb"/(abs)?proxy/([^/?]*)")
 _RESERVED: Final = RESERVED_PREFIX.encode()
 _ENTER: Final = ENTER_PATH.encode()
 _EVENTS: Final = b"/api/v1/events"
-_ACCESS = re.compile(
-    rf"/api/v1/workspaces/{ULID}/(?:execs|files|logs|archive|stats|ports)(?=[/?]|$)".encode()
-)
+_ACCESS = re.compile(rf"/api/v1/workspaces/{ULID}/(?:execs|files|logs|archive|ports)(?=[/?]|$)".encode())
 """Calls that the access part serves."""
 _HEALTH: Final = b"/healthz"
 _INTERNAL: Final = frozenset((b"/readyz", b"/metrics"))

@@ -5,7 +5,9 @@ It names no paths, because a runtime may keep what it knows of a command anywher
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +16,7 @@ from codehub.runtimes.exec_request import CommandRefused, ExecRequest, TerminalS
 
 __all__ = [
     "STDERR", "STDOUT", "STREAMS", "CommandForgotten", "CommandRefused", "CommandRuntime", "CommandStatus",
-    "ControlFailed", "ExecRequest", "ExecState", "OutputPiece", "TerminalSize",
+    "ControlFailed", "ExecRequest", "ExecState", "LogsUnavailable", "OutputPiece", "TerminalSize",
 ]  # fmt: skip
 
 
@@ -24,6 +26,10 @@ class CommandForgotten(Exception):  # noqa: N818 - a fact, not a fault
 
 class ControlFailed(Exception):  # noqa: N818 - a fact, not a fault
     """The command refused a request, or has ended. The message is for the person who asked."""
+
+
+class LogsUnavailable(Exception):  # noqa: N818 - a fact, not a fault
+    """The output of a container cannot be read. The message is for the person who asked."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +112,14 @@ class CommandRuntime(Protocol):
     async def remove_set_aside(self) -> None:
         """Remove everything that was set aside, also what an earlier call left behind."""
 
-    async def logs(self, workspace_id: str, lines: int) -> str:
-        """Return the last lines of the container's output, also while it is in standby."""
+    def read_logs(
+        self, workspace_id: str, lines: int, until: asyncio.Event
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Yield the last lines of the container's output, then what follows until `until` is set.
+
+        Output of the containers that replace it follows too. Readers never delay a container. Raise
+        `LogsUnavailable` if the output cannot be read, also while it is read.
+        """
 
     async def forget_command(self, workspace_id: str, exec_id: str) -> None:
         """Remove what is kept of a command that has ended. It succeeds if nothing is kept."""

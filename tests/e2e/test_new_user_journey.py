@@ -165,6 +165,28 @@ def test_tokens_made_in_the_dashboard_work_until_they_are_revoked(hub: Hub, scre
     page.close()
 
 
+def test_the_logs_of_a_workspace_are_followed_as_text_that_does_nothing(hub: Hub, screenshots: Path) -> None:
+    [workspace_id] = hub.create("talkative")
+    page = hub.context.new_page()
+    page.goto(f"{hub.system.base_url}/workspaces/{workspace_id}")
+    page.get_by_test_id("show-logs").click()
+    logs = page.get_by_test_id("logs")
+    expect(logs).to_contain_text("server listening")
+    with (hub.system.data_dir / "execs" / workspace_id / "output.log").open("a") as output:
+        output.write("\x1b[31m<img src=x onerror=alert(1)>\r\n\x9b0m\u202eend\n")
+    expect(logs).to_contain_text("\u241b[31m<img src=x onerror=alert(1)>\n\ufffd0m\ufffdend")
+    expect(logs.locator("*")).to_have_count(0)
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.screenshot(path=screenshots / "9-logs-phone.png", full_page=True)
+    hub.change(workspace_id, desired_state="STANDBY")
+    expect(page.get_by_text("no output follows")).to_be_visible()
+    page.get_by_test_id("lang-switch").click()
+    expect(page.get_by_test_id("logs-panel").get_by_role("heading")).to_have_text("로그")
+    page.get_by_test_id("lang-switch").click()
+    page.close()
+
+
 def _make_token(page: Page, name: str) -> str:
     page.get_by_test_id("token-name").fill(name)
     page.get_by_test_id("token-submit").click()

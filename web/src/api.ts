@@ -55,6 +55,13 @@ async function request<T>(method: string, path: string, body?: unknown, signal?:
     init.body = JSON.stringify(body);
   }
   if (signal) init.signal = signal;
+  const response = await sendChecked(path, init);
+  if (response.status === 204) return undefined as T;
+  return (await response.json()) as T;
+}
+
+/** Sends a request, and throws the error of a response that has one. */
+async function sendChecked(path: string, init: RequestInit): Promise<Response> {
   const response = await send(PREFIX + path, init);
   noteServerTime(response.headers.get("Date"));
   if (!response.ok) {
@@ -62,8 +69,21 @@ async function request<T>(method: string, path: string, body?: unknown, signal?:
     if (error.status === 401 && path !== "/login") onUnauthorized();
     throw error;
   }
-  if (response.status === 204) return undefined as T;
-  return (await response.json()) as T;
+  return response;
+}
+
+/** Calls `take` with each piece of a response, until it ends. Throws an ApiError if it ends incomplete. */
+async function stream(path: string, take: (piece: Uint8Array) => void, signal: AbortSignal): Promise<void> {
+  const response = await sendChecked(path, { credentials: "same-origin", signal });
+  const reader = response.body?.getReader();
+  while (reader) {
+    const { done, value } = await reader.read().catch((cause: unknown) => {
+      if (cause instanceof DOMException && cause.name === "AbortError") throw cause;
+      throw new ApiError(0, "NETWORK", "");
+    });
+    if (done) return;
+    take(value);
+  }
 }
 
 async function send(url: string, init: RequestInit): Promise<Response> {
@@ -160,6 +180,12 @@ export const api = {
     request<LeaseList>("GET", workspacePath(id, "/leases"), undefined, signal),
   deleteLease: (id: string, leaseId: string) =>
     request<void>("DELETE", workspacePath(id, `/leases/${encodeURIComponent(leaseId)}`)),
+  logs: (
+    id: string,
+    query: { lines: number; follow: boolean },
+    take: (piece: Uint8Array) => void,
+    signal: AbortSignal,
+  ) => stream(withQuery(workspacePath(id, "/logs"), query), take, signal),
   images: () => request<Images>("GET", "/images"),
 
   users: (query: ListQuery, signal?: AbortSignal) =>

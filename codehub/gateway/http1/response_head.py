@@ -19,6 +19,7 @@ _GRAMMAR = re.compile(
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _NO_CONTENT: Final = 204
 _NOT_MODIFIED: Final = 304
+_UPGRADE_REQUIRED: Final = 426
 
 # Hop-by-hop fields (RFC 9110, 7.6.1).
 _HOP_BY_HOP: Final = frozenset(
@@ -158,6 +159,8 @@ class ResponseHead:
         if self.status == 101:
             parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
         else:
+            if self.status == _UPGRADE_REQUIRED and self.upgrade == b"websocket":
+                parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")  # RFC 9110, 15.5.22
             if self.transfer_encoding and not self._has_no_body:
                 parts.append(b"Transfer-Encoding: chunked\r\n")
             if close and self.status >= 200:

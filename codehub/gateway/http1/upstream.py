@@ -4,9 +4,9 @@ import asyncio
 from typing import Final, Protocol, cast
 
 from codehub.domain.ports import network_of
-from codehub.gateway.full_sockets import FullSockets
 from codehub.gateway.http1.turn_queue import COSTLY_A_TICK, WINDOW, TurnQueue
-from codehub.gateway.port_connect import connect_through
+from codehub.host.full_sockets import FullSockets
+from codehub.host.port_sockets import connect_through
 
 MAX_IDLE_PER_UPSTREAM: Final = 64
 IDLE_SECONDS: Final = 30.0

@@ -8,18 +8,20 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from codehub.runtimes.docker import exec_forkserver, exec_note
 from codehub.runtimes.docker.container_config import Label, name_of
 from codehub.runtimes.docker.container_process import ContainerProcess
-from codehub.runtimes.docker.engine_http import EngineAnswer, EngineHttp
-from codehub.runtimes.docker.exec_stream import FrameDecoder
+from codehub.runtimes.docker.engine_http import EngineGone, EngineHttp
+from codehub.runtimes.docker.logs import LogSource, open_logs
 from codehub.runtimes.docker.monitor_request import MonitorRequest
 from codehub.runtimes.exec_directory import ExecDirectory, ExecState, RecordCorrupted
 from codehub.runtimes.exec_request import CommandRefused, ExecRequest
@@ -64,29 +66,20 @@ class DockerCommands(RecordedCommands):
         if report not in (exec_forkserver.STARTED, exec_forkserver.DUPLICATE):
             raise CommandRefused("the start of the command was interrupted")
 
-    async def logs(self, workspace_id: str, lines: int) -> str:
-        """Return the last lines of the container's output, or nothing if there is no container."""
-        return await asyncio.to_thread(self._logs, workspace_id, lines)
-
-    def _logs(self, workspace_id: str, lines: int) -> str:
-        engine, container = EngineHttp(self.url), f"/containers/{name_of(workspace_id)}"
-        if not self._is_own(workspace_id, engine.request("GET", f"{container}/json")):
-            return ""
-        answer = engine.request("GET", f"{container}/logs?stdout=1&stderr=1&tail={lines}")
-        content = b"".join(piece for _, piece in FrameDecoder().decode(answer.content))
-        return content.decode(errors="replace").rstrip("\n")
+    def read_logs(
+        self, workspace_id: str, lines: int, until: asyncio.Event
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Yield the output of the container. In standby there is none."""
+        return open_logs(LogSource(self.url, lambda: self.inspect(workspace_id)), lines, until)
 
     def find_container(self, workspace_id: str) -> ContainerProcess:
         """Return a running container; raise CommandRefused if there is none, or none that we see."""
         try:
-            found = EngineHttp(self.url).request("GET", f"/containers/{name_of(workspace_id)}/json")
+            container = self.inspect_running(workspace_id)
         except OSError as error:
             raise CommandRefused(f"{error}; no command was started") from error
-        if found.status != _NOT_FOUND and not found.succeeded:
-            raise CommandRefused(f"the Docker engine did not show the workspace: {found.message}")
-        if not self._is_running(workspace_id, found):
+        if container is None:
             raise CommandRefused("this workspace runs no commands: it has stopped, or has not started yet")
-        container = found.json()
         process = ContainerProcess.of(str(container["Id"]), int(container["State"]["Pid"]))
         if process is None:
             raise CommandRefused(
@@ -95,15 +88,21 @@ class DockerCommands(RecordedCommands):
             )
         return process
 
-    def _is_running(self, workspace_id: str, found: EngineAnswer) -> bool:
-        return self._is_own(workspace_id, found) and bool(found.json()["State"]["Running"])
+    def inspect_running(self, workspace_id: str) -> Mapping[str, Any] | None:
+        """Return what the engine shows of a running container. Raise OSError if the engine fails."""
+        found = self.inspect(workspace_id)
+        return found if found is not None and found["State"]["Running"] else None
 
-    def _is_own(self, workspace_id: str, found: EngineAnswer) -> bool:
+    def inspect(self, workspace_id: str) -> Mapping[str, Any] | None:
+        """Return what the engine shows of a container of this installation, or None without one."""
+        found = EngineHttp(self.url).request("GET", f"/containers/{name_of(workspace_id)}/json")
+        if found.status == _NOT_FOUND:
+            return None
         if not found.succeeded:
-            return False
+            raise EngineGone(f"the Docker engine did not show the workspace: {found.message}")
         labels = found.json()["Config"]["Labels"] or {}
         own = {Label.INSTALLATION: self.installation_id, Label.WORKSPACE: workspace_id}
-        return bool(labels | own == labels)
+        return found.json() if labels | own == labels else None
 
     def _create_workspace_directory(self, workspace_id: str) -> None:
         """Create the directory for a workspace's commands, for this user and the access part's group."""

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 _SECONDS = 10
 _START_SECONDS = 60
-_DEFAULT_PORT = 2375
-_LONGEST_HEAD = 16 << 10
+DEFAULT_PORT = 2375
+LONGEST_HEAD = 16 << 10
 _SWITCHING_PROTOCOLS, _OK = 101, 200
 
 
@@ -59,19 +59,19 @@ class EngineHttp:
         """Send a request, with HTTP/1.0: the engine closes the connection behind its answer."""
         with self._connect(_SECONDS) as connection:
             try:
-                connection.sendall(_head(method, path, "1.0", body))
+                connection.sendall(request_head(method, path, "1.0", body))
                 content = b"".join(iter(lambda: connection.recv(64 << 10), b""))
             except OSError as error:
                 raise _failure(error) from error
         head, _, rest = content.partition(b"\r\n\r\n")
-        return EngineAnswer(_status(head), rest)
+        return EngineAnswer(status_of(head), rest)
 
     def open_stream(self, path: str, body: Mapping[str, Any]) -> socket.socket | EngineAnswer:
         """Return the connection as a raw stream in both directions, or the engine's refusal."""
         connection = self._connect(_START_SECONDS)
         try:
-            connection.sendall(_head("POST", path, "1.1", body, "Connection: Upgrade", "Upgrade: tcp"))
-            status = _status(_read_head(connection))
+            connection.sendall(request_head("POST", path, "1.1", body, "Connection: Upgrade", "Upgrade: tcp"))
+            status = status_of(_read_head(connection))
             if status in (_SWITCHING_PROTOCOLS, _OK):
                 return connection
             with connection:
@@ -93,14 +93,14 @@ class EngineHttp:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
         try:
-            connection.connect(parts.path if is_unix else (parts.hostname, parts.port or _DEFAULT_PORT))
+            connection.connect(parts.path if is_unix else (parts.hostname, parts.port or DEFAULT_PORT))
         except OSError as error:
             connection.close()
             raise _failure(error) from error
         return connection
 
 
-def _head(method: str, path: str, version: str, body: Mapping[str, Any] | None, *fields: str) -> bytes:
+def request_head(method: str, path: str, version: str, body: Mapping[str, Any] | None, *fields: str) -> bytes:
     content = b"" if body is None else json.dumps(body).encode()
     lines = [
         f"{method} {path} HTTP/{version}",
@@ -117,13 +117,13 @@ def _read_head(connection: socket.socket) -> bytes:
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         byte = connection.recv(1)
-        if not byte or len(head) > _LONGEST_HEAD:
+        if not byte or len(head) > LONGEST_HEAD:
             raise EngineGone("the Docker engine closed the connection")
         head += byte
     return head
 
 
-def _status(head: bytes) -> int:
+def status_of(head: bytes) -> int:
     words = head.split(None, 2)
     if len(words) < 2 or not words[1].isdigit():
         raise EngineGone("the Docker engine closed the connection")

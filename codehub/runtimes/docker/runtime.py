@@ -67,6 +67,8 @@ class DockerOptions:
     port_links: PortLinks | None = None
     gateway_uid: int = field(default_factory=os.geteuid)
     """The user that may connect to workspaces, besides that of this process."""
+    access_uid: int | None = None
+    """Another one. None if the access part runs as the same user as this process."""
 
 
 class DockerRuntime:
@@ -376,7 +378,8 @@ class DockerRuntime:
 
 
 def _clients(options: DockerOptions) -> tuple[int, ...]:
-    return (os.geteuid(), options.gateway_uid)
+    users = (os.geteuid(), options.gateway_uid, options.access_uid)
+    return tuple(uid for uid in users if uid is not None)
 
 
 def _ignore_hint(_workspace_id: str) -> None:

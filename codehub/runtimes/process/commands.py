@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from codehub.runtimes.exec_request import CommandRefused, ExecRequest
 from codehub.runtimes.process import exec_broker
-from codehub.runtimes.process.state_directory import LOG, OLDER_LOG, last_lines, read_if_exists
+from codehub.runtimes.process.log_reader import open_logs
 from codehub.runtimes.recorded_commands import RecordedCommands
 
 
@@ -17,9 +19,11 @@ class ProcessCommands(RecordedCommands):
     def broker_socket(self, workspace_id: str) -> Path:
         return self.workspace_directory(workspace_id) / exec_broker.SOCKET
 
-    async def logs(self, workspace_id: str, lines: int) -> str:
-        """Return the last lines of the container's output, also after it was deleted."""
-        return await asyncio.to_thread(_tail, self.workspace_directory(workspace_id), lines)
+    def read_logs(
+        self, workspace_id: str, lines: int, until: asyncio.Event
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Yield the output of the container, also after it was deleted."""
+        return open_logs(self.workspace_directory(workspace_id), lines, until)
 
     async def start_command(self, workspace_id: str, request: ExecRequest) -> None:
         """Start a command in a running container, at most once for each `exec_id`."""
@@ -40,8 +44,3 @@ class ProcessCommands(RecordedCommands):
             writer.close()
         if report not in (exec_broker.STARTED, exec_broker.DUPLICATE):
             raise CommandRefused("the workspace stopped before the command started")
-
-
-def _tail(directory: Path, lines: int) -> str:
-    text = b"".join(read_if_exists(directory / name) for name in (OLDER_LOG, LOG))
-    return last_lines(text, lines)

@@ -23,6 +23,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from codehub.domain.ports import PORT_BROKER_SOCKET
 from codehub.host.processes import ProcessId, boot_id, descendants
 from codehub.runtimes.exec_directory import make_shared_directory
 from codehub.runtimes.open_files import open_files
@@ -68,6 +69,9 @@ class Keeper:
         self._selector = selectors.DefaultSelector()
         executions = Path(request.executions)
         make_shared_directory(executions)
+        self._shared_port_broker_socket = executions / PORT_BROKER_SOCKET
+        """For the access part. The directory's group may connect."""
+        self._shared_port_broker_socket.unlink(missing_ok=True)
         self._log = Output(directory, executions)
         self._output: int | None = None
         """The read end of the pipe for the workspace's output."""
@@ -210,8 +214,9 @@ class Keeper:
     def _start_port_broker(self, network: Network) -> None:
         """Start the port broker. If it cannot start, the workspace runs without ports."""
         namespaces = network.release()
+        sockets = {self._directory.port_broker_socket: 0o600, self._shared_port_broker_socket: 0o660}
         try:
-            self._port_broker = PortBroker(self._directory.port_broker_socket, namespaces, self._selector)
+            self._port_broker = PortBroker(sockets, namespaces, self._selector)
         except OSError as error:
             namespaces.close()
             self._log_message(f"its ports cannot be reached: {error}")

@@ -10,7 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from codehub.runtimes.process.state_directory import LOG_BYTES, StateDirectory
+from codehub.runtimes.process.state_directory import LOG, LOG_BYTES, OLDER_LOG, StateDirectory
 
 READ_BYTES = 64 << 10
 """The most that one read takes: all that a pipe holds, unless its writer has enlarged it."""
@@ -63,6 +63,9 @@ class Output:
         """
         os.fchown(self._descriptor, -1, shared.stat().st_gid)
         os.fchmod(self._descriptor, 0o640)
+        shared_log = shared / LOG
+        if shared_log.exists() and not self._directory.older_log_file.exists():
+            shared_log.replace(shared / OLDER_LOG)  # of a container whose state directory is gone
         for file in (self._directory.older_log_file, self._directory.log_file):
             link = shared / file.name
             if file.exists():

@@ -1,4 +1,4 @@
-"""The port broker: gives the gateway access to a workspace's network (ADR 0013).
+"""The port broker: gives CodeHub access to a workspace's network (ADR 0013).
 
 Standard library only (see `keeper`). Each client receives two sockets that were created in the
 namespace, one for each loopback address, and connects them itself. The broker reads no request and
@@ -13,6 +13,7 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,24 +27,34 @@ _ACCEPT_PAUSE_SECONDS = 0.05
 class PortBroker:
     """Listener for clients, from the start of a workspace until its processes are ended."""
 
-    def __init__(self, path: Path, namespaces: Namespaces, selector: selectors.BaseSelector) -> None:
-        self._path = path
+    def __init__(
+        self, modes: Mapping[Path, int], namespaces: Namespaces, selector: selectors.BaseSelector
+    ) -> None:
+        """`modes` are the sockets to listen on, each with its permissions: each part has its own."""
         self._namespaces = namespaces
         self._selector = selector
         self._children: set[int] = set()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.setblocking(False)
-        self._listener.bind(str(path))
-        path.chmod(0o600)
-        self._listener.listen(_BACKLOG)
+        self._listeners: dict[Path, socket.socket] = {}
         self._is_polled = False
         self._is_open = True
+        try:
+            for path, mode in modes.items():
+                self._listeners[path] = _listen(path, mode)
+        except OSError:
+            self._close_listeners()
+            raise
         self._set_polled(True)
 
     def accept(self) -> None:
-        """Accept a client and fork a child that serves it. A failure affects this client only."""
+        """Accept a client of each socket, and fork a child that serves it."""
+        for listener in self._listeners.values():
+            if self._is_polled:
+                self._accept(listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Accept a client. A failure affects this client only."""
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = listener.accept()
         except BlockingIOError:
             return
         except OSError:
@@ -67,18 +78,23 @@ class PortBroker:
         if self._is_open:
             self._set_polled(False)
             self._is_open = False
-            self._path.unlink(missing_ok=True)
-            self._listener.close()
+            self._close_listeners()
             self._namespaces.close()
+
+    def _close_listeners(self) -> None:
+        for path, listener in self._listeners.items():
+            path.unlink(missing_ok=True)
+            listener.close()
 
     def _set_polled(self, polled: bool) -> None:
         if not self._is_open or polled == self._is_polled:
             return
         self._is_polled = polled
-        if polled:
-            self._selector.register(self._listener, selectors.EVENT_READ, self)
-        else:
-            self._selector.unregister(self._listener)
+        for listener in self._listeners.values():
+            if polled:
+                self._selector.register(listener, selectors.EVENT_READ, self)
+            else:
+                self._selector.unregister(listener)
 
     def _send_sockets(self, connection: socket.socket) -> NoReturn:
         try:
@@ -91,6 +107,19 @@ class PortBroker:
             os.write(2, f"[codehub: a port cannot be reached: {error}]\n".encode())
         finally:
             os._exit(0)
+
+
+def _listen(path: Path, mode: int) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.setblocking(False)
+        listener.bind(str(path))
+        path.chmod(mode)
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _loopback_sockets() -> list[socket.socket]:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,18 @@ from tests.integration.coordinator.conftest import IDE
 from tests.services import System
 from tests.waiting import wait_for
 
+TALK = 'touch "$HOME/say"; tail -n +1 -f "$HOME/say" & exec "$@" > /dev/null 2>&1'
+"""An IDE whose output is what commands append to a file."""
 IMAGES = f"""
 [[image]]
 name = "tiny"
 ready_path = "/"
 process = {json.dumps(["/usr/bin/python3", "-c", IDE, "{socket}"])}
+
+[[image]]
+name = "talking"
+ready_path = "/"
+process = {json.dumps(["/bin/sh", "-c", TALK, "sh", "/usr/bin/python3", "-c", IDE, "{socket}"])}
 """
 
 
@@ -76,8 +84,14 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 @pytest.fixture
 def workspace(system: System) -> Iterator[Workspace]:
+    with running_workspace(system, "tiny") as found:
+        yield found
+
+
+@contextmanager
+def running_workspace(system: System, image: str) -> Iterator[Workspace]:
     api = system.client()
-    made = api.post("/api/v1/workspaces", json={"name": "one"})
+    made = api.post("/api/v1/workspaces", json={"name": "one", "image_ref": image})
     assert made.status_code == 201, made.text
     found = Workspace(system, api, made.json()["id"])
     wait_for(lambda: found.is_in("RUNNING"), "the workspace to run")

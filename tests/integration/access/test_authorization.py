@@ -27,6 +27,7 @@ EXECS = "/api/v1/workspaces/{workspace_id}/execs"
 EXEC = EXECS + "/{exec_id}"
 FILES = "/api/v1/workspaces/{workspace_id}/files"
 ARCHIVE = "/api/v1/workspaces/{workspace_id}/archive"
+PORT = "/api/v1/workspaces/{workspace_id}/ports/{port}"
 LOGS = "/api/v1/workspaces/{workspace_id}/logs"
 SCOPES = ("read", "manage", "use")
 FOREIGN = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
@@ -59,10 +60,12 @@ MATRIX = {
     f"POST {EXEC}/stdin": Row(content=b"x"),
     f"POST {EXEC}/signal": Row(body={"signal": "TERM"}),
     f"POST {EXEC}/resize": Row(body={"rows": 24, "cols": 80}),
+    f"GET {EXEC}/attach": Row(),
     f"WEBSOCKET {EXEC}/attach": Row(),
+    f"GET {PORT}/connect": Row(),
+    f"WEBSOCKET {PORT}/connect": Row(),
     f"GET {LOGS}": Row(),
     f"GET {ARCHIVE}": Row(),
-    f"HEAD {ARCHIVE}": Row(),
     f"GET {FILES}": Row(),
     f"GET {FILES}/content": Row(query={"path": "a"}),
     f"PUT {FILES}/content": Row(query={"path": "a"}, content=b"x"),
@@ -88,7 +91,7 @@ class Fixture:
         """Return the status of a call with these header fields; 101 for a WebSocket that opens."""
         method, path = call.split(" ")
         row = MATRIX[call]
-        path = path.format(workspace_id=self.workspace_id, exec_id=new_id())
+        path = path.format(workspace_id=self.workspace_id, exec_id=new_id(), port=3000)
         if method == "WEBSOCKET":
             return await websocket_status(self.app, path, headers)
         transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
@@ -217,7 +220,7 @@ async def test_no_answer_is_rendered_as_a_page(fixture: Fixture) -> None:
         for call, row in MATRIX.items():
             method, path = call.split(" ")
             if method != "WEBSOCKET":
-                url = path.format(workspace_id=fixture.workspace_id, exec_id=new_id())
+                url = path.format(workspace_id=fixture.workspace_id, exec_id=new_id(), port=3000)
                 answer = await client.request(
                     method, url, params=row.query, json=row.body, headers=fixture.cookie("owner")
                 )

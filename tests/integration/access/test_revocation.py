@@ -98,14 +98,14 @@ async def test_a_file_that_waits_behind_others_is_not_moved(fixture: Fixture) ->
 
 
 async def test_a_stream_ends_with_its_workspace_and_not_with_another_or_a_new_phase(fixture: Fixture) -> None:
-    revocations = fixture.app.state.services.credential_revocations
+    watchers = fixture.app.state.services.workspace_watchers
     owner, workspace_id = fixture.api.ids["owner"], fixture.workspace_id
     ended: list[str] = []
     elsewhere = (await fixture.api.workspace(await fixture.api.token_client("owner", "manage")))["id"]
 
     def watch(name: str, workspace: str) -> AbstractContextManager[None]:
-        watching: AbstractContextManager[None] = revocations.watch_workspace(
-            workspace, owner, lambda: ended.append(name)
+        watching: AbstractContextManager[None] = watchers.watch(
+            workspace, lambda changed: changed.owner_id != owner, lambda: ended.append(name)
         )
         return watching
 
@@ -116,4 +116,4 @@ async def test_a_stream_ends_with_its_workspace_and_not_with_another_or_a_new_ph
         await fixture.api.set(elsewhere, deleted_at=utc_now(), desired_state="DELETED")
         await until(lambda: len(ended) > 1, "the stream to end with the workspace")
     assert ended == ["first", "elsewhere"]
-    assert revocations._streams == {}
+    assert watchers._watchers == {}

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from starlette.types import Message
 
-from codehub.access import terminals
+from codehub.access import websockets
 from codehub.access.services import AccessServices
 from codehub.clock import utc_now
 from codehub.database import exec_gate
@@ -93,7 +93,7 @@ async def start(fixture: Fixture) -> tuple[str, Shell]:
 async def test_a_client_that_does_not_read_does_not_block_the_next_writer(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminals, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(websockets, "CLOSE_SECONDS", 0.1)
     exec_id, shell = await start(fixture)
     gone = Client(fixture, exec_id, reads=False)
     await until(lambda: gone.is_sent_to, "the first client to block")

@@ -207,7 +207,7 @@ def test_the_parts_cannot_read_what_is_not_theirs(system: System) -> None:
     workspaces = {str(up / "ide.sock"), str(up / "net.sock")}
     servers = {str(data_dir / "run" / "pg" / ".s.PGSQL.5432"), str(data_dir / "run" / "redis" / "redis.sock")}
     http = {str(data_dir / "run" / name) for name in ("api.sock", "access.sock")}
-    entrances = {str(commands / "exec.sock"), str(command / "control.sock")}
+    entrances = {str(commands / name) for name in ("exec.sock", "net.sock")} | {str(command / "control.sock")}
     internal = {str(path) for path in (data_dir / "run").glob("*-internal.sock")}
     assert len(internal) == 4
     asked = [*workspaces, *servers, *internal, *http, *entrances]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from codehub.gateway.full_sockets import FullSockets
-from codehub.gateway.port_connect import connect_through
+from codehub.host.full_sockets import FullSockets
+from codehub.host.port_sockets import connect_through
 from codehub.host.processes import descendants
 from codehub.runtimes.exec_request import CommandRefused, ExecRequest
 from tests.integration.runtimes.conftest import RuntimeFixture, only_programs

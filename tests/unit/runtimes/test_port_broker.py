@@ -60,7 +60,7 @@ def fixture() -> Iterator[BrokerFixture]:
     null = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
     with selectors.DefaultSelector() as selector:
         namespaces = SlowNamespaces(null[0], null[1], True, gate)
-        broker = PortBroker(directory / "net.sock", namespaces, selector)
+        broker = PortBroker({directory / "net.sock": 0o600}, namespaces, selector)
         yield BrokerFixture(broker, directory / "net.sock", selector, release_gate)
         broker.close()
         broker.close()

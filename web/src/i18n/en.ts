@@ -250,6 +250,16 @@ export const en = {
     homeFull: "The home is full. Remove files to make room.",
     largest: "Largest entries",
   },
+  logs: {
+    title: "Logs",
+    text: "The output of the IDE. Control characters are shown as symbols.",
+    show: "Show logs",
+    hide: "Hide logs",
+    follow: "Follow new output",
+    empty: "There is no output.",
+    ended: "The workspace does not run, so no output follows.",
+    reconnecting: "The connection broke. Reconnecting…",
+  },
   failures: {
     details: "Details",
     unknown: "Something went wrong.",

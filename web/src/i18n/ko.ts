@@ -243,6 +243,16 @@ export const ko: Messages = {
     homeFull: "홈이 가득 찼습니다. 파일을 지워 공간을 확보하세요.",
     largest: "가장 큰 항목",
   },
+  logs: {
+    title: "로그",
+    text: "IDE의 출력입니다. 제어 문자는 기호로 표시합니다.",
+    show: "로그 보기",
+    hide: "로그 숨기기",
+    follow: "새 출력 따라가기",
+    empty: "출력이 없습니다.",
+    ended: "워크스페이스가 실행 중이 아니어서 새 출력이 없습니다.",
+    reconnecting: "연결이 끊겼습니다. 다시 연결하는 중…",
+  },
   failures: {
     details: "자세히",
     unknown: "문제가 발생했습니다.",

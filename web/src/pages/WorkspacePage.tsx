@@ -6,6 +6,7 @@ import { Facts } from "../components/Facts";
 import { HomeNotice } from "../components/HomeSize";
 import { Icon } from "../components/Icon";
 import { Leases } from "../components/Leases";
+import { LogsPanel } from "../components/LogsPanel";
 import { MemoPanel } from "../components/MemoPanel";
 import { PageTitle } from "../components/PageTitle";
 import { PhaseChip } from "../components/PhaseChip";
@@ -56,6 +57,7 @@ function Detail({ watched, workspace }: { watched: WatchedWorkspace; workspace: 
             <h2>{text.detail.timeline}</h2>
             <Timeline id={workspace.id} />
           </section>
+          {isOwner && <LogsPanel workspace={workspace} />}
         </div>
         <div class="detail-side">
           <section class="panel">

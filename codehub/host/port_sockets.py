@@ -9,7 +9,7 @@ import contextlib
 import socket
 from typing import Final
 
-from codehub.gateway.full_sockets import FullSockets
+from codehub.host.full_sockets import FullSockets
 
 _LOOPBACK: Final = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 _HANDED_OUT: Final = len(_LOOPBACK)

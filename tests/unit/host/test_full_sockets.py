@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from codehub.gateway import full_sockets
-from codehub.gateway.full_sockets import FullSockets
+from codehub.host import full_sockets
+from codehub.host.full_sockets import FullSockets
 
 
 class Socket:
