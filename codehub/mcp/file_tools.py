@@ -12,7 +12,7 @@ from codehub.client import AsyncFiles, Conflict, NotFound, PreconditionFailed
 from codehub.client.file_rules import link_target
 from codehub.client.models import FileInfo
 from codehub.mcp.arguments import Path, Workspace
-from codehub.mcp.texts import LineWindow, ReplacementError, replace_exactly
+from codehub.mcp.texts import LineWindow, ReplacementError, fitting, replace_exactly
 from codehub.mcp.workspace_finder import WorkspaceFinder
 
 MOST_READ: Final = 64 << 20
@@ -114,16 +114,12 @@ class FileTools:
         """List a directory, 200 entries at once: kind, size in bytes, path below the directory."""
         files = await self._files(workspace)
         found = await files.list(path, depth=depth, limit=offset + LISTED)
-        shown = found.entries[offset:]
-        lines = [f"{_kind(each)}  {each.size}  {_name(each)}" for each in shown]
-        if found.truncated:
-            lines.append(
-                f"[More, or a directory that cannot be read: list_files with offset={offset + len(shown)}]"
-            )
-        return (
-            "\n".join(lines)
-            or f"There is nothing, of {len(found.entries)} entries. {path or 'The home'}: {found.kind}"
-        )
+        every = [f"{_kind(each)}  {each.size}  {_name(each)}" for each in found.entries[offset:]]
+        lines = fitting(every)
+        if found.truncated or len(lines) < len(every):
+            end = offset + len(lines)
+            lines.append(f"[More, or a directory that cannot be read: list_files with offset={end}]")
+        return "\n".join(lines) or f"Nothing, of {len(found.entries)} entries of {path or 'the home'}."
 
     async def search_files(
         self,
@@ -136,17 +132,15 @@ class FileTools:
         """Find a text in the contents or names of files below a directory, 50 matches at once."""
         files = await self._files(workspace)
         found = await files.search(query, path, contents=where == "contents", limit=offset + MATCHES)
-        shown = found.matches[offset:]
-        lines = [
+        every = [
             each.path if each.line is None else f"{each.path}:{each.line}: {each.text or ''}"
-            for each in shown
+            for each in found.matches[offset:]
         ]
-        if found.truncated:
-            lines.append(
-                f"[There is more, or not all could be read: search_files with offset={offset + len(shown)}, "
-                "or a narrower path]"
-            )
-        return "\n".join(lines) or f"There is nothing, of {len(found.matches)} matches."
+        lines = fitting(every)
+        if found.truncated or len(lines) < len(every):
+            end = offset + len(lines)
+            lines.append(f"[More, or not all was searched: narrow the path, or set offset={end}]")
+        return "\n".join(lines) or f"Nothing, of {len(found.matches)} matches."
 
     async def _files(self, workspace: str) -> AsyncFiles:
         return (await self._finder.find(workspace)).files

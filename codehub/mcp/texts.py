@@ -1,10 +1,10 @@
-"""Contents of files: a window of lines, and exact replacement."""
+"""Texts of bounded size: windows of files, lists, and exact replacement."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 MOST_BYTES: Final = 30_000
-"""Of the lines in one result. The last line may go beyond."""
+"""Of the lines in one result. A file's last line may go beyond."""
 MOST_LINE_BYTES: Final = 2_000
 
 
@@ -63,6 +63,16 @@ class LineWindow:
         self._number += 1
         self._line.clear()
         self._line_size = 0
+
+
+def fitting(lines: list[str]) -> list[str]:
+    """Return the first lines, as many as fit into a result, and at least one."""
+    size = 0
+    for index, line in enumerate(lines):
+        size += len(line.encode(errors="replace")) + 1
+        if size > MOST_BYTES and index:
+            return lines[:index]
+    return lines
 
 
 class ReplacementError(Exception):

@@ -9,6 +9,7 @@ from codehub.mcp.texts import (
     MOST_LINE_BYTES,
     LineWindow,
     ReplacementError,
+    fitting,
     replace_exactly,
 )
 
@@ -75,3 +76,11 @@ def test_a_text_is_replaced_once_or_everywhere() -> None:
 def test_what_cannot_be_replaced_for_sure_is_not(old: bytes, new: bytes, expected: str) -> None:
     with pytest.raises(ReplacementError, match=expected):
         replace_exactly(b"a b b", old, new, every=False)
+
+
+def test_a_list_is_cut_at_whole_lines_and_never_empty() -> None:
+    lines = ["\u00e9" * 100] * 1000
+    shown = fitting(lines)
+    assert shown == lines[: MOST_BYTES // 201]
+    assert fitting(["x" * 2 * MOST_BYTES, "y"]) == ["x" * 2 * MOST_BYTES]
+    assert fitting([]) == []
