@@ -4,12 +4,13 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 from pathlib import Path
 
+from bench.commands.compare import DOCKER_EXEC, Peers
 from bench.tools import MissingToolError
 from codehub.domain.images import BUILT_IN
 from codehub.host.processes import descendants
@@ -33,44 +34,66 @@ class CommandWorkspace:
     """A running workspace, and the command lines that run a program there without CodeHub."""
 
     commands: CommandRuntime
-    peers: dict[str, list[str]]
+    peers: Peers
+
+
+def require_sandbox() -> None:
+    """Raise MissingToolError unless the process runtime has its sandbox."""
+    if os.geteuid() != 0 or shutil.which("bwrap") is None:
+        raise MissingToolError("commands on the process runtime need root and bubblewrap")
+
+
+@contextmanager
+def engine() -> Iterator[OwnEngine]:
+    """Start an engine with the tiny image, or raise MissingToolError."""
+    try:
+        started = OwnEngine()
+        try:
+            started.start()
+            started.import_tiny()
+            yield started
+        finally:
+            started.close()
+    except EngineMissingError as missing:
+        raise MissingToolError(str(missing)) from missing
 
 
 @asynccontextmanager
 async def process_workspace(directory: Path) -> AsyncIterator[CommandWorkspace]:
-    if os.geteuid() != 0 or shutil.which("bwrap") is None:
-        raise MissingToolError("commands on the process runtime need root and bubblewrap")
+    require_sandbox()
     runtime = ProcessRuntime(directory / "runtime", directory / "tools", stop_grace=1)
     try:
         await runtime.start(_spec(directory))
         await _until_commands_run(runtime.commands)
-        yield CommandWorkspace(runtime.commands, {"nsenter": _nsenter(_pid_inside(directory))})
+        yield CommandWorkspace(runtime.commands, peers_of_process(directory / "runtime", WORKSPACE))
     finally:
         await runtime.delete(WORKSPACE)
 
 
 @asynccontextmanager
 async def docker_workspace(directory: Path) -> AsyncIterator[CommandWorkspace]:
-    try:
-        engine = OwnEngine()
-    except EngineMissingError as missing:
-        raise MissingToolError(str(missing)) from missing
-    try:
-        engine.start()
-        engine.import_tiny()
+    with engine() as own_engine:
         pool, executions = IPv4Network("10.223.0.0/16"), directory / "docker-execs"
-        options = DockerOptions(engine.url, directory / "docker", pool, None, executions, stop_grace=1)
+        options = DockerOptions(own_engine.url, directory / "docker", pool, None, executions, stop_grace=1)
         runtime = DockerRuntime("bench", options)
         await runtime.start(_spec(directory))
         await _until_commands_run(runtime.commands)
-        name = name_of(WORKSPACE)
-        pid = int(engine.docker("inspect", "--format", "{{.State.Pid}}", name))
-        docker_exec = ["docker", "--host", engine.url, "exec", name]
-        yield CommandWorkspace(runtime.commands, {"docker exec": docker_exec, "nsenter": _nsenter(pid)})
+        yield CommandWorkspace(runtime.commands, peers_of_container(own_engine, WORKSPACE))
         await runtime.delete(WORKSPACE)
         await runtime.close()
-    finally:
-        engine.close()
+
+
+def peers_of_process(runtime_directory: Path, workspace_id: str) -> Peers:
+    state = StateDirectory(runtime_directory / workspace_id).read_state()
+    assert state is not None and state.keeper is not None
+    inside = descendants(state.keeper.pid)
+    return {"nsenter": _nsenter(max(inside, key=lambda process: inside[process]).pid)}
+
+
+def peers_of_container(engine: OwnEngine, workspace_id: str) -> Peers:
+    name = name_of(workspace_id)
+    pid = int(engine.docker("inspect", "--format", "{{.State.Pid}}", name))
+    return {DOCKER_EXEC: ["docker", "--host", engine.url, "exec", name], "nsenter": _nsenter(pid)}
 
 
 def _spec(directory: Path) -> WorkloadSpec:
@@ -101,13 +124,9 @@ async def _until_commands_run(commands: CommandRuntime) -> None:
         await asyncio.sleep(0.05)
 
 
-def _pid_inside(directory: Path) -> int:
-    state = StateDirectory(directory / "runtime" / WORKSPACE).read_state()
-    assert state is not None and state.keeper is not None
-    inside = descendants(state.keeper.pid)
-    return max(inside, key=lambda process: inside[process]).pid
-
-
 def _nsenter(pid: int) -> list[str]:
+    """Return the arguments that enter the namespaces of a process, as its user."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    uid = next(line for line in status if line.startswith("Uid:")).split()[1]
     namespaces = ["--mount", "--pid", "--net", "--ipc", "--uts"]
-    return ["nsenter", f"--target={pid}", *namespaces, f"--setuid={UID}", f"--setgid={UID}"]
+    return ["nsenter", f"--target={pid}", *namespaces, f"--setuid={uid}", f"--setgid={uid}"]

@@ -130,10 +130,11 @@ async def _wake_unless_repeated(
     services: AccessServices, caller: Credential, workspace_id: str, body: NewCommand
 ) -> Workspace:
     """Wake the workspace, unless the call repeats one whose command may have ended long ago."""
-    async with services.transaction(caller) as conn:
-        workspace = await find_own(conn, caller, workspace_id)
-        if body.key is not None and await exec_queries.has_key(conn, workspace_id, caller.user_id, body.key):
-            return workspace
+    if body.key is not None:
+        async with services.transaction(caller) as conn:
+            workspace = await find_own(conn, caller, workspace_id)
+            if await exec_queries.has_key(conn, workspace_id, caller.user_id, body.key):
+                return workspace
     return await wake(services, caller, workspace_id, body.how_to_wake, body.wake_timeout_seconds)
 
 

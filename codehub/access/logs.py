@@ -12,7 +12,7 @@ from codehub.access.permissions import WorkspaceId, find_own
 from codehub.access.services import Shared
 from codehub.asgi.callers import UseCaller
 from codehub.domain.allowed_changes import is_in_error
-from codehub.domain.problems import UpstreamUnavailable
+from codehub.domain.problems import InvalidState, UpstreamUnavailable
 from codehub.domain.states import DesiredState, Operation, Phase
 from codehub.domain.workspace import Workspace
 from codehub.runtimes.command_runtime import LogsUnavailable
@@ -34,7 +34,12 @@ async def read_logs(
     """
     services.readers.check(caller.user_id)
     async with services.transaction(caller) as conn:
-        await find_own(conn, caller, workspace_id)
+        workspace = await find_own(conn, caller, workspace_id)
+    if workspace.phase is Phase.RUNNING and not await services.commands.has_logs(workspace_id):
+        raise InvalidState(
+            "This workspace offers no output: an older version of CodeHub started it; "
+            "restart it to read its output."
+        )
     until = asyncio.Event()
     async with AsyncExitStack() as stack:
         if follow:

@@ -41,12 +41,12 @@ async def find_own(conn: AsyncConnection, caller: Credential, workspace_id: str)
 async def find_visible(conn: AsyncConnection, caller: Credential, workspace_id: str) -> Workspace:
     """Return a workspace that is not deleted: for users their own, for admins any."""
     caller.check_sees(workspace_id)
-    found = await workspace_queries.find(conn, workspace_id)
-    if found is None or found.workspace.deleted_at is not None:
+    found = await workspace_queries.find_workspace(conn, workspace_id)
+    if found is None or found.deleted_at is not None:
         raise WorkspaceNotFound
-    if found.workspace.owner_id != caller.user_id and not caller.is_admin:
+    if found.owner_id != caller.user_id and not caller.is_admin:
         raise Forbidden("This workspace belongs to someone else.")
-    return found.workspace
+    return found
 
 
 async def find_own_exec(

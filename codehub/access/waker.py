@@ -13,7 +13,8 @@ from codehub.domain.states import DesiredState
 from codehub.domain.waking import Wake, WakeAction, WakeStep, next_wake_step
 from codehub.domain.workspace import Workspace
 
-POLL_SECONDS: Final = 0.5
+FIRST_POLL_SECONDS: Final = 0.05
+LAST_POLL_SECONDS: Final = 0.5
 
 
 async def wake(
@@ -22,6 +23,7 @@ async def wake(
     """Return the workspace once it runs. Raise WakeTimeout after `within` seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within
+    pause = FIRST_POLL_SECONDS  # a start takes less than a second where nothing else waits
     while True:
         workspace, step = await _advance(services, caller, workspace_id, how)
         if step.action is WakeAction.READY:
@@ -32,7 +34,8 @@ async def wake(
                 f"The workspace does not run yet after {within:g} s: {step.sentence}. Try again.",
                 retry_after=5,
             )
-        await asyncio.sleep(min(POLL_SECONDS, remaining))
+        await asyncio.sleep(min(pause, remaining))
+        pause = min(pause * 1.5, LAST_POLL_SECONDS)
 
 
 async def _advance(

@@ -32,6 +32,7 @@ CLIENT: Final = {
     "exec": Entry("remote.execs", "Run a command in a workspace.", "exec"),
     "shell": Entry("remote.execs", "Open a shell in a workspace.", "shell"),
     "cp": Entry("remote.copy", "Copy files to and from a workspace.", "cp"),
+    "port-forward": Entry("remote.port_forward", "Reach a port of a workspace on this machine."),
     "tokens": Entry("remote.tokens", "List, make and revoke your tokens."),
     "mcp": Entry("remote.mcp", "Let an agent use your workspaces (MCP).", "mcp"),
 }

@@ -11,6 +11,7 @@ It imports nothing of the server.
 from codehub.client.aio.client import AsyncClient
 from codehub.client.aio.execs import AsyncExec
 from codehub.client.aio.files import AsyncFiles
+from codehub.client.aio.ports import AsyncPort
 from codehub.client.aio.terminals import AsyncTerminal
 from codehub.client.aio.workspaces import AsyncWorkspace
 from codehub.client.errors import (
@@ -37,6 +38,7 @@ from codehub.client.errors import (
 from codehub.client.models import (
     Chunk,
     Completed,
+    LogChunk,
     TerminalEnded,
     TerminalEvent,
     TerminalOutput,
@@ -46,14 +48,15 @@ from codehub.client.models import (
 from codehub.client.sync.client import Client
 from codehub.client.sync.execs import Exec
 from codehub.client.sync.files import Files
+from codehub.client.sync.ports import Port
 from codehub.client.sync.terminals import Terminal
 from codehub.client.sync.workspaces import Workspace
 
 __all__ = [
-    "ApiError", "AsyncClient", "AsyncExec", "AsyncFiles", "AsyncTerminal", "AsyncWorkspace", "Chunk",
-    "Client", "CodehubError", "CommandKilled", "Completed", "ConfigurationError", "Conflict",
+    "ApiError", "AsyncClient", "AsyncExec", "AsyncFiles", "AsyncPort", "AsyncTerminal", "AsyncWorkspace",
+    "Chunk", "Client", "CodehubError", "CommandKilled", "Completed", "ConfigurationError", "Conflict",
     "ConnectionFailed", "Exec", "FileChanged", "Files", "Forbidden", "Gone", "InvalidRequest",
-    "NotFound", "PreconditionFailed", "RangeNotSatisfiable", "ServerError", "Terminal", "TerminalEnded",
-    "TerminalEvent", "TerminalOutput", "TerminalSkipped", "TerminalWriter", "TimedOut",
-    "TooManyRequests", "Unauthorized", "UnexpectedAnswer", "Workspace", "WorkspaceFailed",
+    "LogChunk", "NotFound", "Port", "PreconditionFailed", "RangeNotSatisfiable", "ServerError",
+    "Terminal", "TerminalEnded", "TerminalEvent", "TerminalOutput", "TerminalSkipped", "TerminalWriter",
+    "TimedOut", "TooManyRequests", "Unauthorized", "UnexpectedAnswer", "Workspace", "WorkspaceFailed",
 ]  # fmt: skip

@@ -134,5 +134,13 @@ def api_error(status: int, code: str, message: str, retry_after: float | None = 
     return kind(status, code, message, retry_after)
 
 
+class WebSocketClosed(ConnectionFailed):
+    """End of a WebSocket, with the code that the server gave: 1006 if it gave none."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason or "The connection has closed.", may_have_happened=True)
+        self.code = code
+
+
 class Silence(TimedOut):
     """Stream that sent nothing for a while, which is no failure: the stream is opened again."""

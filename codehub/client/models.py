@@ -321,6 +321,14 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class LogChunk:
+    """Output of an IDE. `is_repeated`: after a break, this begins with the last lines again."""
+
+    data: bytes
+    is_repeated: bool = False
+
+
+@dataclass(frozen=True)
 class Completed:
     """A command that has ended, with its output.
 

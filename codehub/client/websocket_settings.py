@@ -3,11 +3,11 @@
 from typing import Final
 
 import httpx
-from websockets.exceptions import InvalidHandshake, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from websockets.http11 import Response
 
 from codehub.client.answers import Answer, check_status
-from codehub.client.errors import CodehubError, ConnectionFailed, UnexpectedAnswer
+from codehub.client.errors import CodehubError, ConnectionFailed, UnexpectedAnswer, WebSocketClosed
 from codehub.client.requests import Request, Server
 from codehub.client.transport_settings import target
 
@@ -17,6 +17,14 @@ MOST_MESSAGE_BYTES: Final = 4 << 20
 def target_uri(server: Server, request: Request) -> str:
     uri = str(httpx.URL(target(server, request), params=dict(request.query)))
     return "ws" + uri.removeprefix("http")
+
+
+def closed(error: ConnectionClosed) -> WebSocketClosed:
+    return (
+        WebSocketClosed(1006, "")
+        if error.rcvd is None
+        else WebSocketClosed(error.rcvd.code, error.rcvd.reason)
+    )
 
 
 def not_opened(server: Server, error: Exception) -> CodehubError:

@@ -17,10 +17,14 @@ def wait_is_over(info: WorkspaceInfo, phase: str) -> bool:
     return info.phase == phase and (info.is_at_rest or phase in ("ERROR", "DELETING", "DELETED"))
 
 
-def port_url(workspace_url: str, port: int, path: str = "") -> str:
-    """Return the address of a port: it works in both modes, and leads to the port's origin."""
+def check_port(port: int) -> None:
     if not 1 <= port <= 65535:
         raise ValueError(f"{port} is not a port: use 1 to 65535.")
+
+
+def port_url(workspace_url: str, port: int, path: str = "") -> str:
+    """Return the address of a port: it works in both modes, and leads to the port's origin."""
+    check_port(port)
     return f"{workspace_url}proxy/{port}/{quote(path.lstrip('/'), safe='/?&=%#')}"
 
 

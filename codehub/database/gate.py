@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Select, func, insert, or_, select, text, update
+from sqlalchemy import Select, bindparam, func, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from codehub.database import timeline
@@ -60,13 +60,17 @@ def audit_details(source: RecoverFrom | None) -> dict[str, str | None]:
     return {"source": source.source.value, "archive_op_id": source.archive_op_id}
 
 
+_WORKSPACE: Final = select(*COLUMNS).where(workspaces.c.id == bindparam("workspace_id"))
+_LOCKED: Final = _WORKSPACE.with_for_update()
+
+
 async def lock_workspace(conn: AsyncConnection, workspace_id: str) -> Workspace:
     """Return a workspace, and lock its row for this transaction."""
-    return await _read(conn, select(*COLUMNS).where(workspaces.c.id == workspace_id).with_for_update())
+    return await _read(conn, _LOCKED, workspace_id)
 
 
-async def _read(conn: AsyncConnection, query: Select[Any]) -> Workspace:
-    row = (await conn.execute(query)).mappings().one_or_none()
+async def _read(conn: AsyncConnection, query: Select[Any], workspace_id: str) -> Workspace:
+    row = (await conn.execute(query, {"workspace_id": workspace_id})).mappings().one_or_none()
     if row is None:
         raise WorkspaceNotFound
     return to_workspace(row)
@@ -138,7 +142,7 @@ async def set_desired_state(
 ) -> Workspace:
     """Set desired_state. A start counts as activity."""
     if desired is DesiredState.RUNNING:
-        seen = await _read(conn, select(*COLUMNS).where(workspaces.c.id == workspace_id))
+        seen = await _read(conn, _WORKSPACE, workspace_id)
         if not allowed_changes.check_desired_state(seen, desired):
             return seen
         # First without the lock: reloads of a page at the limit must not queue for it.

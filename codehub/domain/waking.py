@@ -49,10 +49,10 @@ def next_wake_step(workspace: Workspace, wake: Wake) -> WakeStep:
         return WakeStep(WakeAction.WAIT, f"{workspace.operation} is under way")
     if workspace.request is not None:
         return WakeStep(WakeAction.WAIT, "a recovery is about to begin")
+    if workspace.desired_state is DesiredState.RUNNING:
+        return WakeStep(WakeAction.WAIT, f"it is {workspace.phase}, and its start is about to begin")
     if workspace.phase in (Phase.ARCHIVED, Phase.PENDING) and wake is not Wake.RESTORE:
         raise InvalidState(
             f'This workspace is {workspace.phase}. Start it first, or pass `"wake": "restore"`.'
         )
-    if workspace.desired_state is DesiredState.RUNNING:
-        return WakeStep(WakeAction.WAIT, f"it is {workspace.phase}, and its start is about to begin")
     return WakeStep(WakeAction.REQUEST_START, "its start was requested")

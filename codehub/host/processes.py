@@ -136,6 +136,15 @@ def has_open(pid: int, files: Collection[str]) -> bool:
         return False
 
 
+def pipes_of(pid: int) -> set[str]:
+    """Return the pipes that a process has open, named as in /proc/PID/fd; none if that is forbidden."""
+    try:
+        with os.scandir(PROC / str(pid) / "fd") as entries:
+            return {link for entry in entries if (link := _link(entry.path)).startswith("pipe:")}
+    except OSError:
+        return set()
+
+
 def _link(path: str) -> str:
     try:
         return str(Path(path).readlink())
@@ -153,6 +162,20 @@ def processes_of_group(leader: ProcessId) -> list[ProcessId]:
         for pid, stat in stats.items()
         if stat.group == leader.pid and not stat.dead
     ]
+
+
+def processes_of_session(leader: ProcessId) -> list[ProcessId]:
+    """Return the living processes of the session of a process that leads it, or led it."""
+    found = [process for pid in _pids() if _session(pid) == leader.pid and (process := ProcessId.of(pid))]
+    is_reused = any(each.pid == leader.pid and each != leader for each in found)
+    return [] if is_reused else found
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
 
 
 def processes_of_user(uid: int) -> list[ProcessId]:

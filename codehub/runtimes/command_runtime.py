@@ -121,5 +121,11 @@ class CommandRuntime(Protocol):
         `LogsUnavailable` if the output cannot be read, also while it is read.
         """
 
+    async def has_logs(self, workspace_id: str) -> bool:
+        """Return whether the output of a running container can be read.
+
+        It cannot be on the process runtime if an older version started the container.
+        """
+
     async def forget_command(self, workspace_id: str, exec_id: str) -> None:
         """Remove what is kept of a command that has ended. It succeeds if nothing is kept."""

@@ -180,6 +180,39 @@ def test_running_workspaces_and_jobs_survive_an_upgrade(system: UpgradedSystem, 
 
     running.wait_for_phase("RUNNING")
     assert client.get(f"/w/{running.id}/").text == "ok"
+    refuses_what_the_former_version_cannot_do(running)
     assert ides() == before[0] and running.timeline_events() == before[2]
     running.move_to("STANDBY")
     assert ides() == []
+    running.move_to("RUNNING")
+    runs_commands(running)
+
+
+def refuses_what_the_former_version_cannot_do(owner: WorkspaceClient) -> None:
+    """Its keeper starts no commands, and its output is where the access part cannot read it."""
+    url = f"/api/v1/workspaces/{owner.id}"
+    refused = [
+        owner.client.post(f"{url}/execs", json={"command": "true"}),
+        owner.client.post(f"{url}/execs", json={"command": "true", "wake": True}),
+        owner.client.get(f"{url}/files"),
+        owner.client.get(f"{url}/files/tar"),
+        owner.client.put(f"{url}/files/content", params={"path": "x"}, content=b"x"),
+        owner.client.get(f"{url}/logs"),
+    ]
+    for answer in refused:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "INVALID_STATE"), answer.text
+        assert "older version of CodeHub started it" in answer.json()["error"]["message"]
+        assert "restart it" in answer.json()["error"]["message"]
+    assert [item["state"] for item in owner.client.get(f"{url}/execs").json()["items"]] == ["lost", "lost"]
+
+
+def runs_commands(owner: WorkspaceClient) -> None:
+    url = f"/api/v1/workspaces/{owner.id}"
+    written = owner.client.put(f"{url}/files/content", params={"path": "file"}, content=b"written")
+    assert written.status_code == 201, written.text
+    made = owner.client.post(f"{url}/execs", json={"command": "cat file; exit 3"})
+    assert made.status_code == 201, made.text
+    command = f"{url}/execs/{made.json()['id']}"
+    assert owner.client.get(f"{command}/output?follow=true").content == b"written"
+    assert owner.client.get(command).json()["exit_code"] == 3
+    assert owner.client.get(f"{url}/logs").status_code == 200

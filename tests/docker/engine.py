@@ -37,11 +37,14 @@ APPLETS = (
     "seq",
     "head",
     "pgrep",
+    "setsid",
     "readlink",
     "hostname",
     "env",
     "od",
     "tr",
+    "stat",
+    "cmp",
 )
 
 

@@ -59,14 +59,14 @@ async def _pass_output(command: "AsyncExec") -> int:
 
 
 def _write(chunk: "Chunk") -> None:
-    if chunk.skipped:
-        typer.echo(
-            f"codehub: {chunk.skipped} bytes of output are missing, which are no longer kept", err=True
-        )
+    """Write output. Report a gap only to a reader that is still there."""
     view = memoryview(chunk.data)
     descriptor = 1 if chunk.stream == "stdout" else 2
     while view:
         view = view[os.write(descriptor, view) :]
+    if chunk.skipped:
+        message = f"{chunk.skipped} bytes of output are missing before this, which are no longer kept"
+        typer.echo(f"codehub: {message}", err=True)
 
 
 async def _pass_input(command: "AsyncExec") -> None:

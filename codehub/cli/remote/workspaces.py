@@ -34,6 +34,7 @@ Timeout = Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", h
 Ttl = Annotated[
     int | None, typer.Option(min=0, metavar="SECONDS", help="0 is never. The default is the server's.")
 ]
+_CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r")
 PHASES = ("PENDING", "ARCHIVED", "STANDBY", "RUNNING", "ERROR", "DELETED")
 
 
@@ -216,11 +217,20 @@ def open_workspace(
 def logs(
     workspace: WorkspaceName,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000)] = 200,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the workspace stops.")] = False,
     server: Server = None,
 ) -> None:
     """Print what the IDE of a workspace has written."""
     with reported_errors(), connect(server) as client:
-        sys.stdout.buffer.write(find(client, workspace).logs(lines))
+        found = find(client, workspace)
+        if not follow:
+            sys.stdout.buffer.write(_safe(found.logs(lines)))
+            return
+        for chunk in found.follow_logs(lines):
+            if chunk.is_repeated:
+                typer.echo("codehub: the connection broke. The last lines follow again", err=True)
+            sys.stdout.buffer.write(_safe(chunk.data))
+            sys.stdout.buffer.flush()
 
 
 @app.command()
@@ -234,6 +244,11 @@ def wait(
     """Wait until a workspace is in a phase."""
     with reported_errors(), connect(server) as client:
         _finish(find(client, workspace), phase, wait=True, timeout=timeout, json=json)
+
+
+def _safe(data: bytes) -> bytes:
+    """Return output of a workspace without what would control the terminal, if there is one."""
+    return data.translate(None, _CONTROLS) if sys.stdout.isatty() else data
 
 
 def _move(

@@ -6,10 +6,15 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from codehub.client.errors import ConnectionFailed
 from codehub.client.requests import Request, Server
 from codehub.client.transport_settings import base_headers
-from codehub.client.websocket_settings import MOST_MESSAGE_BYTES, WebSocketRefused, not_opened, target_uri
+from codehub.client.websocket_settings import (
+    MOST_MESSAGE_BYTES,
+    WebSocketRefused,
+    closed,
+    not_opened,
+    target_uri,
+)
 
 
 async def open_websocket(server: Server, request: Request, context: ssl.SSLContext) -> "AsyncWebSocket":
@@ -36,7 +41,7 @@ class _Connection(ClientConnection):
 
 
 class AsyncWebSocket:
-    """Messages of an open WebSocket. ConnectionFailed means that it has closed."""
+    """Messages of an open WebSocket. WebSocketClosed means that it has closed."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -45,13 +50,13 @@ class AsyncWebSocket:
         try:
             await self._connection.send(message)
         except ConnectionClosed as error:
-            raise ConnectionFailed("The connection has closed.", may_have_happened=True) from error
+            raise closed(error) from error
 
     async def receive(self) -> str | bytes:
         try:
             message: str | bytes = await self._connection.recv()
         except ConnectionClosed as error:
-            raise ConnectionFailed("The connection has closed.", may_have_happened=True) from error
+            raise closed(error) from error
         return message
 
     async def close(self) -> None:

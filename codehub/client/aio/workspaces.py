@@ -1,7 +1,7 @@
 """Workspaces: find, create, change, and wait for them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from codehub.client.aio.execs import AsyncExec
 from codehub.client.aio.files import AsyncFiles
 from codehub.client.aio.io import run_blocking, sleep
 from codehub.client.aio.leases import AsyncLeases
-from codehub.client.errors import Conflict, NotFound, TimedOut, WorkspaceFailed
+from codehub.client.aio.ports import AsyncPort
+from codehub.client.errors import CodehubError, Conflict, NotFound, TimedOut, WorkspaceFailed
 from codehub.client.local_files import Progress, target_of
 from codehub.client.models import (
     Archive,
@@ -20,16 +21,21 @@ from codehub.client.models import (
     Completed,
     ExecInfo,
     ExecList,
+    LogChunk,
     TimelineEntry,
     TimelineList,
     WorkspaceInfo,
     WorkspacePage,
 )
-from codehub.client.requests import CALL_SECONDS, Request, get, query_of, segment
-from codehub.client.workspace_rules import looks_like_id, port_url, seconds_for, wait_is_over
+from codehub.client.requests import CALL_SECONDS, CONNECT_SECONDS, Request, get, query_of, segment
+from codehub.client.retries import is_passing
+from codehub.client.workspace_rules import check_port, looks_like_id, port_url, seconds_for, wait_is_over
 
 PAGE = 200
 WAIT_SECONDS = 600.0
+WAKE_SECONDS = 45.0
+LOG_SILENCE_SECONDS = 900.0
+"""An IDE may write nothing for long. A connection that is dead is found out this late."""
 
 
 class AsyncWorkspace:
@@ -184,6 +190,40 @@ class AsyncWorkspace:
     async def logs(self, lines: int = 200) -> bytes:
         """Return the last lines that its IDE has written."""
         return (await self._calls.send(get(f"{self._path}/logs", lines=lines))).body
+
+    async def follow_logs(self, lines: int = 200) -> AsyncGenerator[LogChunk, None]:
+        """Yield what its IDE writes, after the last lines, until the workspace stops.
+
+        If the connection breaks, it goes on with the last lines again, which `is_repeated` says.
+        """
+        query = query_of(lines=lines, follow=True)
+        request = Request("GET", f"{self._path}/logs", query, seconds=LOG_SILENCE_SECONDS, is_repeatable=True)
+        backoff = self._calls.reconnects()
+        is_repeated = False
+        while True:
+            try:
+                async with self._calls.stream(request) as answer:
+                    async for data in answer.pieces:
+                        yield LogChunk(data, is_repeated)
+                        is_repeated = False
+                        backoff.restart()
+                return
+            except CodehubError as problem:
+                if not is_passing(problem):
+                    raise
+                delay = backoff.delay(problem)
+            is_repeated = True
+            await sleep(delay)
+
+    async def connect_port(self, port: int, *, wake: bool | str = False) -> AsyncPort:
+        """Connect to a TCP port of the workspace. Nothing of HTTP is in between."""
+        check_port(port)
+        query = query_of(wake=wake or None)
+        seconds = CONNECT_SECONDS + seconds_for(wake, WAKE_SECONDS)
+        path = f"{self._path}/ports/{port}/connect"
+        return AsyncPort(
+            await self._calls.transport.open_websocket(Request("GET", path, query, seconds=seconds))
+        )
 
     async def download_archive(
         self, local: str | Path, archive_op_id: str | None = None, *, progress: Progress | None = None

@@ -6,10 +6,15 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
-from codehub.client.errors import ConnectionFailed
 from codehub.client.requests import Request, Server
 from codehub.client.transport_settings import base_headers
-from codehub.client.websocket_settings import MOST_MESSAGE_BYTES, WebSocketRefused, not_opened, target_uri
+from codehub.client.websocket_settings import (
+    MOST_MESSAGE_BYTES,
+    WebSocketRefused,
+    closed,
+    not_opened,
+    target_uri,
+)
 
 
 def open_websocket(server: Server, request: Request, context: ssl.SSLContext) -> "WebSocket":
@@ -36,7 +41,7 @@ class _Connection(ClientConnection):
 
 
 class WebSocket:
-    """Messages of an open WebSocket. ConnectionFailed means that it has closed."""
+    """Messages of an open WebSocket. WebSocketClosed means that it has closed."""
 
     def __init__(self, opened: ClientConnection) -> None:
         self._opened = opened
@@ -46,13 +51,13 @@ class WebSocket:
         try:
             self._connection.send(message)
         except ConnectionClosed as error:
-            raise ConnectionFailed("The connection has closed.", may_have_happened=True) from error
+            raise closed(error) from error
 
     def receive(self) -> str | bytes:
         try:
             message: str | bytes = self._connection.recv()
         except ConnectionClosed as error:
-            raise ConnectionFailed("The connection has closed.", may_have_happened=True) from error
+            raise closed(error) from error
         return message
 
     def close(self) -> None:

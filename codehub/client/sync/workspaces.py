@@ -2,12 +2,12 @@
 """Workspaces: find, create, change, and wait for them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from codehub.client.errors import Conflict, NotFound, TimedOut, WorkspaceFailed
+from codehub.client.errors import CodehubError, Conflict, NotFound, TimedOut, WorkspaceFailed
 from codehub.client.local_files import Progress, target_of
 from codehub.client.models import (
     Archive,
@@ -15,22 +15,28 @@ from codehub.client.models import (
     Completed,
     ExecInfo,
     ExecList,
+    LogChunk,
     TimelineEntry,
     TimelineList,
     WorkspaceInfo,
     WorkspacePage,
 )
-from codehub.client.requests import CALL_SECONDS, Request, get, query_of, segment
+from codehub.client.requests import CALL_SECONDS, CONNECT_SECONDS, Request, get, query_of, segment
+from codehub.client.retries import is_passing
 from codehub.client.sync.calls import Calls
 from codehub.client.sync.downloads import save, stream_content
 from codehub.client.sync.execs import Exec
 from codehub.client.sync.files import Files
 from codehub.client.sync.io import run_blocking, sleep
 from codehub.client.sync.leases import Leases
-from codehub.client.workspace_rules import looks_like_id, port_url, seconds_for, wait_is_over
+from codehub.client.sync.ports import Port
+from codehub.client.workspace_rules import check_port, looks_like_id, port_url, seconds_for, wait_is_over
 
 PAGE = 200
 WAIT_SECONDS = 600.0
+WAKE_SECONDS = 45.0
+LOG_SILENCE_SECONDS = 900.0
+"""An IDE may write nothing for long. A connection that is dead is found out this late."""
 
 
 class Workspace:
@@ -181,6 +187,38 @@ class Workspace:
     def logs(self, lines: int = 200) -> bytes:
         """Return the last lines that its IDE has written."""
         return (self._calls.send(get(f"{self._path}/logs", lines=lines))).body
+
+    def follow_logs(self, lines: int = 200) -> Generator[LogChunk, None, None]:
+        """Yield what its IDE writes, after the last lines, until the workspace stops.
+
+        If the connection breaks, it goes on with the last lines again, which `is_repeated` says.
+        """
+        query = query_of(lines=lines, follow=True)
+        request = Request("GET", f"{self._path}/logs", query, seconds=LOG_SILENCE_SECONDS, is_repeatable=True)
+        backoff = self._calls.reconnects()
+        is_repeated = False
+        while True:
+            try:
+                with self._calls.stream(request) as answer:
+                    for data in answer.pieces:
+                        yield LogChunk(data, is_repeated)
+                        is_repeated = False
+                        backoff.restart()
+                return
+            except CodehubError as problem:
+                if not is_passing(problem):
+                    raise
+                delay = backoff.delay(problem)
+            is_repeated = True
+            sleep(delay)
+
+    def connect_port(self, port: int, *, wake: bool | str = False) -> Port:
+        """Connect to a TCP port of the workspace. Nothing of HTTP is in between."""
+        check_port(port)
+        query = query_of(wake=wake or None)
+        seconds = CONNECT_SECONDS + seconds_for(wake, WAKE_SECONDS)
+        path = f"{self._path}/ports/{port}/connect"
+        return Port(self._calls.transport.open_websocket(Request("GET", path, query, seconds=seconds)))
 
     def download_archive(
         self, local: str | Path, archive_op_id: str | None = None, *, progress: Progress | None = None

@@ -72,6 +72,9 @@ class DockerCommands(RecordedCommands):
         """Yield the output of the container. In standby there is none."""
         return open_logs(LogSource(self.url, lambda: self.inspect(workspace_id)), lines, until)
 
+    async def has_logs(self, workspace_id: str) -> bool:
+        return True
+
     def find_container(self, workspace_id: str) -> ContainerProcess:
         """Return a running container; raise CommandRefused if there is none, or none that we see."""
         try:

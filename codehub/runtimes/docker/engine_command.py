@@ -23,6 +23,7 @@ from codehub.runtimes.docker.engine_http import EngineAnswer, EngineGone, Engine
 from codehub.runtimes.docker.exec_note import ExecNote
 from codehub.runtimes.docker.exec_stream import FrameDecoder
 from codehub.runtimes.docker.failed_start import explain_failed_start
+from codehub.runtimes.docker.output_holders import OutputHolders
 from codehub.runtimes.exec_directory import STDERR, STDOUT, ExecDirectory, ExecState
 from codehub.runtimes.exec_monitor import WORKSPACE_STOPPED, CommandEnd, Store
 from codehub.runtimes.exec_request import CommandRefused, ExecRequest, TerminalSize
@@ -35,6 +36,7 @@ _START_POLL_SECONDS = 0.05
 _SIGNAL_SECONDS = 10.0
 _ANSWER_SECONDS = 60.0
 _ENGINE_GONE = "EngineUnavailable"
+_KILL_ROUNDS = 10
 
 
 class EngineCommand:
@@ -48,6 +50,8 @@ class EngineCommand:
         self._request = request
         self._directory = directory
         self._process: ProcessId | None = None
+        self._has_ended = False
+        self._holders = OutputHolders(container)
         self._stream: socket.socket | None = None
         self._frames = FrameDecoder()
         self._poll_at: float | None = None
@@ -148,6 +152,7 @@ class EngineCommand:
         if state.pid == 0:
             return False
         self._process = process_in(self._container.id, state.pid) or ProcessId(state.pid, 0)
+        self._holders.find_pipes(self._process)
         with contextlib.suppress(OSError):  # the disk is full; the engine knows the process of the exec
             ExecNote(self._container.id, self._exec.id, self._process).write(self._directory)
         return True
@@ -201,17 +206,19 @@ class EngineCommand:
         if self._container.init.is_exiting():
             return CommandEnd(ExecState.KILLED, None, WORKSPACE_STOPPED)
         if self._process is not None:
-            kill_tree(self._process)
+            self.kill()
         return CommandEnd(ExecState.LOST, None, _ENGINE_GONE)
 
     def _release(self) -> None:
+        self._has_ended = True
         self._end_output()
         exec_note.remove(self._directory)
+        self._holders.watch(self._selector)
 
     # Streams
 
     def has_output(self) -> bool:
-        return self._stream is not None
+        return self._stream is not None or self._holders.are_watched
 
     def _on_first_output(self, _descriptor: int) -> None:
         assert self._stream is not None
@@ -266,14 +273,26 @@ class EngineCommand:
     # Signals
 
     def signal(self, number: int) -> None:
+        """Signal the process group, or what the command has left: the group's number is then free."""
         process = self._wait_for_process()
-        for each in () if process is None else processes_of_group(process):
+        if self._has_ended:
+            found = self._holders.find()
+        else:
+            found = [] if process is None else processes_of_group(process)
+        for each in found:
             each.send(number)
 
     def kill(self) -> None:
+        """Kill the command, all below it, and what it has left in the background with its output."""
         process = self._wait_for_process()
         if process is not None:
             kill_tree(process)
+        for _ in range(_KILL_ROUNDS):  # one that is about to fork leaves another
+            holders = self._holders.find()
+            if not holders:
+                return
+            for each in holders:
+                each.send(signal.SIGKILL)
 
     def resize(self, size: TerminalSize) -> None:
         if self._wait_for_process() is None:

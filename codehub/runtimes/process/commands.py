@@ -10,6 +10,7 @@ from pathlib import Path
 from codehub.runtimes.exec_request import CommandRefused, ExecRequest
 from codehub.runtimes.process import exec_broker
 from codehub.runtimes.process.log_reader import open_logs
+from codehub.runtimes.process.state_directory import LOG
 from codehub.runtimes.recorded_commands import RecordedCommands
 
 
@@ -24,6 +25,9 @@ class ProcessCommands(RecordedCommands):
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """Yield the output of the container, also after it was deleted."""
         return open_logs(self.workspace_directory(workspace_id), lines, until)
+
+    async def has_logs(self, workspace_id: str) -> bool:
+        return await asyncio.to_thread((self.workspace_directory(workspace_id) / LOG).exists)
 
     async def start_command(self, workspace_id: str, request: ExecRequest) -> None:
         """Start a command in a running container, at most once for each `exec_id`."""

@@ -3,8 +3,9 @@
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -41,6 +42,19 @@ class Workspace:
     def url(self) -> str:
         return f"/api/v1/workspaces/{self.id}"
 
+    @property
+    def home(self) -> Path:
+        """Return the path of the home on this machine."""
+        [home] = self.system.data_dir.glob(f"volumes/users/*/workspaces/{self.id}/home")
+        return home
+
+    @property
+    def credential(self) -> dict[str, str]:
+        """Return the header field that other clients need: that of a token, or the session's cookie."""
+        if "Authorization" in self.api.headers:
+            return {"Authorization": self.api.headers["Authorization"]}
+        return {"Cookie": "; ".join(f"{cookie.name}={cookie.value}" for cookie in self.api.cookies.jar)}
+
     def is_in(self, phase: str) -> bool:
         workspace = self.api.get(self.url).json()
         assert workspace["error_message"] is None, workspace
@@ -68,6 +82,16 @@ class Workspace:
     def output(self, exec_id: str, **query: Any) -> httpx.Response:
         return self.api.get(f"{self.url}/execs/{exec_id}/output", params={"follow": True, **query})
 
+    def run(self, command: str) -> str:
+        """Run a command to its end, and return its output."""
+        return self.output(self.start(command)).text
+
+    def processes(self, argument: str) -> int:
+        """Return how many processes of the workspace have this argument. Images need not have pgrep."""
+        pattern = f"[{argument[0]}]{argument[1:]}"  # it does not match itself
+        script = f"cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -cx '{pattern}'; true"
+        return int(self.run(script))
+
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
@@ -82,20 +106,19 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         system.close()
 
 
+@contextmanager
+def running_workspace(system: System, image: str = "tiny") -> Iterator[Workspace]:
+    with closing(system.client()) as api:
+        made = api.post("/api/v1/workspaces", json={"name": "one", "image_ref": image})
+        assert made.status_code == 201, made.text
+        found = Workspace(system, api, made.json()["id"])
+        wait_for(lambda: found.is_in("RUNNING"), "the workspace to run")
+        yield found
+        url = f"{found.url}?without_archive=true&confirm=one"
+        wait_for(lambda: api.delete(url).is_success, "the workspace to be deleted")
+
+
 @pytest.fixture
 def workspace(system: System) -> Iterator[Workspace]:
-    with running_workspace(system, "tiny") as found:
+    with running_workspace(system) as found:
         yield found
-
-
-@contextmanager
-def running_workspace(system: System, image: str) -> Iterator[Workspace]:
-    api = system.client()
-    made = api.post("/api/v1/workspaces", json={"name": "one", "image_ref": image})
-    assert made.status_code == 201, made.text
-    found = Workspace(system, api, made.json()["id"])
-    wait_for(lambda: found.is_in("RUNNING"), "the workspace to run")
-    yield found
-    url = f"{found.url}?without_archive=true&confirm=one"
-    wait_for(lambda: api.delete(url).is_success, "the workspace to be deleted")
-    api.close()

@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from codehub.asgi.server import MAX_WEBSOCKET_MESSAGE
 from codehub.host.processes import ProcessId
+from codehub.runtimes.exec_directory import ExecDirectory, ExecState
 from tests.integration.access.conftest import Workspace
 from tests.services import System
 from tests.waiting import PATIENCE, wait_for
@@ -92,6 +94,14 @@ def test_stopping_the_workspace_ends_its_commands_and_keeps_their_output(workspa
     assert workspace.output(restored).content == b"restored\n"
 
 
+def test_a_command_waits_for_a_new_workspace(workspace: Workspace) -> None:
+    made = workspace.api.post("/api/v1/workspaces", json={"name": "new"})
+    new = replace(workspace, id=made.json()["id"])
+    assert new.output(new.start("echo first", wake=True)).content == b"first\n"
+    query = {"without_archive": True, "confirm": "new"}
+    wait_for(lambda: new.api.delete(new.url, params=query).is_success, "the workspace to be deleted")
+
+
 @pytest.mark.parametrize("victims", [("api", "access", "gateway", "coordinator")])
 def test_a_stream_is_resumed_after_every_part_was_killed(
     workspace: Workspace, victims: tuple[str, ...]
@@ -139,7 +149,7 @@ def test_a_stream_is_resumed_after_every_part_was_killed(
 def _send_line(workspace: Workspace, exec_id: str) -> bool:
     url = f"{workspace.system.base_url}{workspace.url}/execs/{exec_id}/stdin"
     try:
-        return httpx.post(url, content=b"go\n", cookies=workspace.api.cookies, timeout=PATIENCE).is_success
+        return httpx.post(url, content=b"go\n", headers=workspace.credential, timeout=PATIENCE).is_success
     except httpx.TransportError:
         return False
 
@@ -152,6 +162,50 @@ def _state(workspace: Workspace, exec_id: str) -> tuple[object, object]:
     if answer.status_code != 200:
         return (None, None)
     return answer.json()["state"], answer.json()["exit_code"]
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_commands_go_on_while_all_of_codehub_is_down(workspace: Workspace, how: str) -> None:
+    """Only what holds the commands runs on. No byte of their output and no exit code is lost."""
+    wait = "echo before; until [ -e go ]; do sleep 0.05; done"
+    ends_meanwhile = workspace.start(f"{wait}; seq 20000; exit 5")
+    runs_on = workspace.start("echo before; read go; seq 20000; echo problem >&2; exit 6")
+    for exec_id in (ends_meanwhile, runs_on):
+        wait_for(lambda: workspace.exec(exec_id)["stdout_bytes"] > 0, "the command to write")  # noqa: B023
+    if how == "killed":
+        workspace.system.kill9()
+    else:
+        assert workspace.system.stop() == 0
+    (workspace.home / "go").touch()
+    directory = ExecDirectory(workspace.system.data_dir / "execs" / workspace.id / ends_meanwhile)
+    wait_for(lambda: _has_ended(directory), "the command to end without CodeHub")
+
+    workspace.system.start()
+    assert _state(workspace, runs_on) == ("running", None)
+    assert _send(workspace, runs_on).status_code == 204
+    everything = "".join(f"{line}\n" for line in ["before", *range(1, 20001)])
+    for exec_id, exit_code in ((ends_meanwhile, 5), (runs_on, 6)):
+        assert workspace.output(exec_id).text == everything
+        assert _state(workspace, exec_id) == ("exited", exit_code)
+    assert workspace.output(runs_on, stream="stderr").text == "problem\n"
+    assert workspace.run("echo after") == "after\n"
+
+
+def _has_ended(directory: ExecDirectory) -> bool:
+    record = directory.read_record()
+    return record is not None and record.state is not ExecState.RUNNING
+
+
+def test_a_command_that_ignores_sigterm_is_killed_after_its_timeout(workspace: Workspace) -> None:
+    """It ends with what it has orphaned. SIGKILL follows ten seconds after SIGTERM."""
+    script = "(sleep 1000 &); trap '' TERM; echo started; while :; do sleep 0.1; done"
+    exec_id = workspace.start(script, timeout_seconds=1)
+    wait_for(lambda: workspace.exec(exec_id)["stdout_bytes"] > 0, "the command to write")
+    assert workspace.processes("1000") == 1
+    assert workspace.output(exec_id).content == b"started\n"
+    found = workspace.exec(exec_id)
+    assert (found["state"], found["reason"], found["exit_code"]) == ("killed", "Timeout", 137)
+    wait_for(lambda: workspace.processes("1000") == 0, "what it has orphaned to end")
 
 
 def test_signing_out_ends_a_stream_at_once(workspace: Workspace) -> None:
@@ -267,7 +321,7 @@ def test_a_message_to_a_terminal_is_small_and_not_compressed(workspace: Workspac
 def terminal_of(workspace: Workspace, exec_id: str) -> tuple[str, dict[str, str]]:
     """Return the address of a terminal, and the header fields of its owner."""
     url = f"ws://localhost:{workspace.system.port}{workspace.url}/execs/{exec_id}/attach"
-    return url, {"Cookie": "; ".join(f"{name}={value}" for name, value in workspace.api.cookies.items())}
+    return url, workspace.credential
 
 
 def read_until(websocket: ClientConnection, mark: bytes) -> bytes:
@@ -402,10 +456,10 @@ def test_a_cut_off_request_neither_closes_the_input_nor_stays(workspace: Workspa
 def cut_off(workspace: Workspace, exec_id: str, body: bytes) -> None:
     """Send a part of a body that is to close the input, and disconnect."""
     address = urlsplit(workspace.system.base_url)
-    cookies = "; ".join(f"{name}={value}" for name, value in workspace.api.cookies.items())
+    [(name, value)] = workspace.credential.items()
     head = (
         f"POST {workspace.url}/execs/{exec_id}/stdin?close=true HTTP/1.1\r\nHost: {address.netloc}\r\n"
-        f"Cookie: {cookies}\r\nContent-Length: {2 * len(body)}\r\n\r\n"
+        f"{name}: {value}\r\nContent-Length: {2 * len(body)}\r\n\r\n"
     )
     with socket.create_connection((address.hostname or "", address.port or 80)) as connection:
         connection.settimeout(0.2)

@@ -65,6 +65,10 @@ def test_a_file_is_written_read_moved_and_deleted(workspace: Workspace, files: F
     assert (read.status_code, read.content, read.headers["etag"]) == (200, b"first", made.headers["etag"])
     assert {name: read.headers[name] for name in SAFE} == SAFE
     assert read.headers["content-length"] == "5"
+    head = files.api.head(f"{files.url}/content", params={"path": "note.txt"})
+    assert (head.status_code, head.content, head.headers["etag"]) == (200, b"", read.headers["etag"])
+    assert head.headers["content-length"] == "5"
+    assert files.api.head(f"{files.url}/content", params={"path": "none"}).status_code == 404
     part = files.get("note.txt", headers={"Range": "bytes=1-3"})
     assert (part.status_code, part.content, part.headers["content-range"]) == (206, b"irs", "bytes 1-3/5")
     behind = files.get("note.txt", headers={"Range": "bytes=5-"})
@@ -164,16 +168,15 @@ def test_a_client_that_goes_in_the_middle_of_an_upload_leaves_the_old_file(
 ) -> None:
     files.put("file", b"old")
     address = urlsplit(str(workspace.api.base_url))
-    cookies = "; ".join(f"{cookie.name}={cookie.value}" for cookie in workspace.api.cookies.jar)
+    [(name, value)] = workspace.credential.items()
     head = (
-        f"PUT {files.url}/content?path=file HTTP/1.1\r\nHost: {address.netloc}\r\nCookie: {cookies}\r\n"
+        f"PUT {files.url}/content?path=file HTTP/1.1\r\nHost: {address.netloc}\r\n{name}: {value}\r\n"
         f"Content-Length: {64 * MiB}\r\n\r\n"
     )
     with socket.create_connection((address.hostname, address.port)) as connection:
         connection.sendall(head.encode() + bytes(8 * MiB))
-        agents = "pgrep -cf ^codehub-files; true"
-        wait_for(lambda: workspace.output(workspace.start(agents)).text != "0\n", "the upload to begin")
-    wait_for(lambda: workspace.output(workspace.start(agents)).text == "0\n", "its agent to end")
+        wait_for(lambda: workspace.processes("codehub-files") > 0, "the upload to begin")
+    wait_for(lambda: workspace.processes("codehub-files") == 0, "its agent to end")
     assert files.get("file").content == b"old"
     assert files.names() == ["file"]
 
@@ -226,8 +229,7 @@ def test_a_download_is_not_held_in_memory_and_ends_with_its_client(
             received += len(piece)
             if received > 200 * MiB:
                 break
-    agents = "pgrep -cf ^codehub-files; true"
-    wait_for(lambda: workspace.output(workspace.start(agents)).text == "0\n", "the agent to end")
+    wait_for(lambda: workspace.processes("codehub-files") == 0, "the agent to end")
     for name, peak in before.items():
         assert _peak_kib(pids[name]) - peak < 50 << 10, name
 

@@ -100,20 +100,19 @@ async def test_a_file_that_waits_behind_others_is_not_moved(fixture: Fixture) ->
 async def test_a_stream_ends_with_its_workspace_and_not_with_another_or_a_new_phase(fixture: Fixture) -> None:
     watchers = fixture.app.state.services.workspace_watchers
     owner, workspace_id = fixture.api.ids["owner"], fixture.workspace_id
-    ended: list[str] = []
+    ended: set[str] = set()
     elsewhere = (await fixture.api.workspace(await fixture.api.token_client("owner", "manage")))["id"]
 
     def watch(name: str, workspace: str) -> AbstractContextManager[None]:
         watching: AbstractContextManager[None] = watchers.watch(
-            workspace, lambda changed: changed.owner_id != owner, lambda: ended.append(name)
+            workspace, lambda changed: changed.owner_id != owner, lambda: ended.add(name)
         )
         return watching
 
     with watch("first", workspace_id), watch("elsewhere", elsewhere):
         await fixture.api.set(workspace_id, phase="RUNNING")
         await fixture.api.set(workspace_id, owner_id=fixture.api.ids["other"])
-        await until(lambda: ended, "the stream to end with the change of the owner")
+        await until(lambda: ended == {"first"}, "the stream to end with the change of the owner")
         await fixture.api.set(elsewhere, deleted_at=utc_now(), desired_state="DELETED")
-        await until(lambda: len(ended) > 1, "the stream to end with the workspace")
-    assert ended == ["first", "elsewhere"]
+        await until(lambda: ended == {"first", "elsewhere"}, "the stream to end with the workspace")
     assert watchers._watchers == {}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from codehub.client import Client
@@ -276,6 +277,27 @@ def test_a_shell_is_left_with_an_escape_and_goes_on(cli: Cli, demo: str) -> None
         assert terminal.wait() == 3
 
 
+def test_a_port_is_forwarded(cli: Cli, demo: str) -> None:
+    workspace = cli.client.workspaces.find(demo)
+    command = workspace.exec(
+        "cd /tmp && echo page > index.html && exec python3 -m http.server 3000 --bind 127.0.0.1"
+    )
+    with cli.in_terminal("port-forward", demo, "3000:0") as terminal:
+        terminal.expect("forwarding 127.0.0.1:")
+        terminal.expect(" to port 3000 of demo")
+        [port] = re.findall(rb"127\.0\.0\.1:(\d+) ", terminal.shown)
+
+        def answers() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                return httpx.get(f"http://127.0.0.1:{port.decode()}/index.html").text == "page\n"
+            return False
+
+        wait_for(answers, "the app to answer")
+        terminal.type("\x03")
+        assert terminal.wait() == 130
+    command.delete()
+
+
 def test_files_are_copied_both_ways(cli: Cli, demo: str) -> None:
     source = cli.directory / "project"
     (source / "sub").mkdir(parents=True)
@@ -333,9 +355,12 @@ def test_every_command_of_the_documentation_runs(cli: Cli, token: str) -> None:
     assert done.returncode == 0, (done.stdout.decode(), done.stderr.decode())
     assert (cli.directory / "copy.txt").read_text() == "notes"
     for command in re.findall(r"^\$ codehub (.*)$", "\n".join(scripts("cli.md", "console")), re.M):
-        with cli.in_terminal(*command.split()) as terminal:
-            terminal.type("exit 6\n")
-            assert terminal.wait() == 6
+        forwards = command.startswith("port-forward ")
+        with cli.in_terminal(*command.replace(":8080", ":0").split()) as terminal:
+            if forwards:
+                terminal.expect("forwarding")
+            terminal.type("\x03" if forwards else "exit 6\n")
+            assert terminal.wait() == (130 if forwards else 6)
     demo = cli.client.workspaces.find("demo")
     wait_for(lambda: is_deleted(demo), "the workspace to be deleted")
 

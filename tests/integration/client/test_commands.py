@@ -9,10 +9,19 @@ from typing import Any
 
 import pytest
 
-from codehub.client import Chunk, CommandKilled, Conflict, NotFound, TerminalEnded, TerminalOutput, TimedOut
-from tests.integration.client.conftest import KEPT_BYTES, Sdk
+from codehub.client import (
+    Chunk,
+    CommandKilled,
+    Conflict,
+    NotFound,
+    ServerError,
+    TerminalEnded,
+    TerminalOutput,
+    TimedOut,
+)
+from tests.integration.client.conftest import KEPT_BYTES, Sdk, is_deleted
 from tests.services import System, descendants
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 LINES = 20_000
 PARTS = [("access",), ("gateway",), ("access", "gateway", "api", "coordinator")]
@@ -185,3 +194,46 @@ def test_a_terminal_goes_on_after_a_part_was_killed(sdk: Sdk, workspace: Any, pa
     assert is_killed and is_repeated
     assert seen.count(b"40 100") == 2 and b"still-42" in seen
     assert command.wait() == 4
+
+
+def test_a_port_is_reached_both_ways(workspace: Any) -> None:
+    program = (
+        "import socketserver\n"
+        "class Upper(socketserver.StreamRequestHandler):\n"
+        "    def handle(self): self.wfile.write(self.rfile.read().upper())\n"
+        "server = socketserver.TCPServer(('127.0.0.1', 4000), Upper); print('ready', flush=True)\n"
+        "server.serve_forever()"
+    )
+    command = workspace.exec(["python3", "-c", program])
+    assert next(iter(command)).data == b"ready\n"
+    data = b"some bytes\n" * 20_000
+    with workspace.connect_port(4000) as port:
+        port.send(data)
+        port.end()
+        received = bytearray()
+        while piece := port.receive():
+            received += piece
+        assert received == data.upper()
+    with pytest.raises(ServerError):
+        workspace.connect_port(4001)
+    with pytest.raises(ValueError, match="not a port"):
+        workspace.connect_port(0)
+    command.delete()
+
+
+@pytest.mark.parametrize("parts", [("access",), ("gateway",)], ids="-".join)
+def test_logs_are_followed_until_the_workspace_stops(sdk: Sdk, parts: tuple[str, ...]) -> None:
+    made = sdk.client.workspaces.create("talk", image="talking")
+    made.wait_until("RUNNING", PATIENCE)
+    made.run("echo hello >> say")
+    seen, is_repeated = b"", False
+    for chunk in made.follow_logs(lines=10):
+        if not seen:
+            kill(sdk, parts)
+        seen += chunk.data
+        if chunk.is_repeated and not is_repeated:
+            is_repeated = True
+            made.stop()
+    assert is_repeated and seen.count(b"hello\n") >= 2
+    made.wait_until("STANDBY", PATIENCE)
+    wait_for(lambda: is_deleted(made), "the workspace to be deleted")

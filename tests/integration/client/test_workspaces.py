@@ -21,9 +21,10 @@ def test_a_workspace_goes_through_its_life(sdk: Sdk, tmp_path: Path) -> None:
     assert made.wait_until("STANDBY", PATIENCE).phase == "STANDBY"
     assert workspaces.find("life").id == workspaces.find(made.id).id == workspaces.get(made.id).id == made.id
     assert made.id in [each.id for each in workspaces.list()]
-    made.update(memo="note", name="living")
+    name = f"living-{sdk.kind}"
+    made.update(memo="note", name=name)
     made.refresh()
-    assert (made.name, made.info.memo, made.info.description) == ("living", "note", "of a test")
+    assert (made.name, made.info.memo, made.info.description) == (name, "note", "of a test")
 
     made.start().wait_until("RUNNING", PATIENCE)
     assert made.info.standby is not None and made.info.standby.reason
@@ -46,8 +47,8 @@ def test_a_workspace_goes_through_its_life(sdk: Sdk, tmp_path: Path) -> None:
     made.delete()
     made.wait_until("DELETED", PATIENCE)
     with pytest.raises(NotFound):
-        workspaces.find("living")
-    found = workspaces.find("living", trash=True)
+        workspaces.find(name)
+    found = workspaces.find(name, trash=True)
     wait_for(lambda: is_undeleted(found), "the workspace to come back")
     assert made.timeline()
     wait_for(lambda: is_deleted(made), "the workspace to be deleted")
@@ -138,7 +139,7 @@ def test_an_admin_manages_accounts(sdk: Sdk) -> None:
         admin.users.tokens(service.id).revoke(made.id)
         for each in (service, person):
             admin.users.delete(each.id)
-        assert [image.name for image in admin.images()] == ["tiny"]
+        assert "tiny" in [image.name for image in admin.images()]
 
 
 @pytest.fixture

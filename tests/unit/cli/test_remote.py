@@ -20,7 +20,7 @@ LIMIT = 0.3
 """Seconds. A shell starts the command for each completion."""
 _MODULES = (
     "remote.login", "remote.servers", "remote.workspaces", "remote.execs", "remote.copy", "remote.tokens",
-    "remote.users", "remote.piped_command", "remote.interactive_terminal",
+    "remote.users", "remote.port_forward", "remote.piped_command", "remote.interactive_terminal",
 )  # fmt: skip
 OF_TYPER = ("pydantic", "pydantic_core")
 ALLOWED = ("codehub.client", "codehub.cli.main", "codehub.cli.remote")

@@ -11,7 +11,7 @@ import pytest
 
 import codehub.client
 from codehub.client import aio, sync
-from codehub.client.aio import accounts, client, execs, files, leases, terminals, workspaces
+from codehub.client.aio import accounts, client, execs, files, leases, ports, terminals, workspaces
 from scripts import make_sync_client
 
 ROOT = Path(__file__).parents[3]
@@ -67,7 +67,7 @@ def test_the_blocking_client_is_up_to_date() -> None:
     assert make_sync_client.outdated() == {}, "run: python scripts/make_sync_client.py"
 
 
-@pytest.mark.parametrize("module", [accounts, client, execs, files, leases, terminals, workspaces])
+@pytest.mark.parametrize("module", [accounts, client, execs, files, leases, ports, terminals, workspaces])
 def test_both_clients_have_the_same_names_and_parameters(module: Any) -> None:
     name = module.__name__.rpartition(".")[2]
     twin = __import__(f"codehub.client.sync.{name}", fromlist=["x"])

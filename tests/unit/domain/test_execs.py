@@ -112,6 +112,8 @@ def test_a_terminal_is_seen_by_its_bytes_and_not_by_being_there() -> None:
         (ARCHIVED, Wake.RESTORE, WakeAction.REQUEST_START),
         (STOPPING, Wake.START, WakeAction.WAIT),
         (replace(STANDBY, desired_state=DesiredState.RUNNING), Wake.START, WakeAction.WAIT),
+        (replace(ARCHIVED, desired_state=DesiredState.RUNNING), Wake.START, WakeAction.WAIT),
+        (workspace(phase=Phase.PENDING, desired_state=DesiredState.RUNNING), Wake.START, WakeAction.WAIT),
         (replace(RUNNING, desired_state=DesiredState.STANDBY), Wake.START, WakeAction.REQUEST_START),
     ],
 )
@@ -125,6 +127,7 @@ def test_waking_takes_the_next_step(given: object, wake: Wake, expected: WakeAct
         (STANDBY, Wake.NO),
         (STOPPING, Wake.NO),
         (ARCHIVED, Wake.START),
+        (workspace(phase=Phase.PENDING, desired_state=DesiredState.STANDBY), Wake.START),
         (FAILED, Wake.START),
         (FAILED, Wake.RESTORE),
     ],
