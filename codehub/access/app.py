@@ -62,7 +62,9 @@ inotify instance of root in version 20.10: the kernel allows 128."""
 _TOO_MANY_DOWNLOADS: Final = (
     f"You have {DOWNLOADS_AT_ONCE} downloads of archives in progress. Wait until one of them finishes."
 )
-_TOO_MANY_FOLLOWERS: Final = f"You follow the logs of workspaces {LOG_FOLLOWERS} times. Close some of these streams."
+_TOO_MANY_FOLLOWERS: Final = (
+    f"You follow the logs of workspaces {LOG_FOLLOWERS} times. Close some of these streams."
+)
 _STREAMED: Final = ("/stdin", "/files/content", "/files/tar")
 ERROR_RESPONSES: Final = errors.error_responses(409, 410, 412, 416)
 
