@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from codehub.access.exec_refresher import refresh_row
 from codehub.access.exec_streams import record_input
 from codehub.access.execs import Terminal
-from codehub.access.permissions import ExecId, WorkspaceId, find_own_exec
+from codehub.access.permissions import ExecId, WorkspaceId, check_credential, find_own_exec
 from codehub.access.services import AccessServices, Shared
 from codehub.access.websockets import (
     NORMAL,
@@ -51,11 +51,20 @@ _EXPECTED: Final = (WebSocketDisconnect, RuntimeError, CommandForgotten, Control
 class _Attachment:
     """One client of a terminal."""
 
-    def __init__(self, websocket: WebSocket, services: AccessServices, caller: Credential, row: Exec) -> None:
+    def __init__(
+        self,
+        websocket: WebSocket,
+        services: AccessServices,
+        caller: Credential,
+        row: Exec,
+        ended: asyncio.Event,
+    ) -> None:
+        """`ended` is set when the credential ends, or this process."""
         self._websocket = websocket
         self._services = services
         self._caller = caller
         self._row = row
+        self._ended = ended
         self._input: asyncio.Queue[bytes] = asyncio.Queue(INPUT_MESSAGES)
         self._sending = asyncio.Lock()
         self._writes = False
@@ -63,24 +72,21 @@ class _Attachment:
 
     async def serve(self, *, writes: bool) -> None:
         """Serve until the command ends, the client goes, or its credential is revoked."""
-        ended = asyncio.Event()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._services.readers.register(self._caller.user_id, ended.set))
-            stack.enter_context(self._services.credential_revocations.watch(self._caller, ended.set))
             if writes:
                 stack.callback(self._stop_writing)
                 self._take_over()
-            await self._serve_until(ended)
+            await self._serve_until_end()
 
-    async def _serve_until(self, ended: asyncio.Event) -> None:
+    async def _serve_until_end(self) -> None:
         errors = await run_until_one_ends(
-            (self._send_output(), self._receive(), ended.wait()),
+            (self._send_output(), self._receive(), self._ended.wait()),
             beside=(self._pass_input(), self._report_loss()),
         )
         for error in errors:
             if not isinstance(error, _EXPECTED):
                 logger.error("a terminal failed", exec_id=self._row.id, exc_info=error)
-        await close(self._websocket, REVOKED if ended.is_set() else NORMAL)
+        await close(self._websocket, REVOKED if self._ended.is_set() else NORMAL)
 
     def _take_over(self) -> None:
         before = self._services.terminal_writers.get(self._row.id)
@@ -189,13 +195,17 @@ async def attach(
     readonly: Annotated[bool, Query()] = False,
 ) -> None:
     """Attach to the terminal of a command."""
-    async with services.transaction(caller) as conn:
-        workspace, row = await find_own_exec(conn, caller, workspace_id, exec_id)
-    if not row.tty:
-        raise InvalidState("This command has no terminal. Read its output, and send to its input.")
-    if row.output_removed or workspace.phase is Phase.ARCHIVED:
-        raise Gone("The output of this command is no longer kept.")
-    services.readers.check(caller.user_id)
-    await websocket.accept()
-    with contextlib.suppress(WebSocketDisconnect):
-        await _Attachment(websocket, services, caller, row).serve(writes=not readonly)
+    ended = asyncio.Event()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(services.readers.register(caller.user_id, ended.set))
+        stack.enter_context(services.credential_revocations.watch(caller, ended.set))
+        async with services.transaction(caller) as conn:
+            workspace, row = await find_own_exec(conn, caller, workspace_id, exec_id)
+            await check_credential(conn, caller)  # an earlier end was not watched for
+        if not row.tty:
+            raise InvalidState("This command has no terminal. Read its output, and send to its input.")
+        if row.output_removed or workspace.phase is Phase.ARCHIVED:
+            raise Gone("The output of this command is no longer kept.")
+        await websocket.accept()
+        with contextlib.suppress(WebSocketDisconnect):
+            await _Attachment(websocket, services, caller, row, ended).serve(writes=not readonly)

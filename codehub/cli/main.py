@@ -34,6 +34,7 @@ CLIENT: Final = {
     "cp": Entry("remote.copy", "Copy files to and from a workspace.", "cp"),
     "port-forward": Entry("remote.port_forward", "Reach a port of a workspace on this machine."),
     "tokens": Entry("remote.tokens", "List, make and revoke your tokens."),
+    "mcp": Entry("remote.mcp", "Let an agent use your workspaces (MCP).", "mcp"),
 }
 SYSTEM: Final = {
     "up": Entry("system", "Run the whole system on this machine, until Ctrl-C or SIGTERM.", "up"),

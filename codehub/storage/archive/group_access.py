@@ -63,6 +63,8 @@ def share_with_group(root: Path, group: int) -> None:
             failure = failure or error
     if failure is not None:
         raise failure
+    if not is_shared(root):
+        raise OSError(f"{root / MARKER} has a second name, as a killed start leaves it: remove that one")
 
 
 def _share(path: Path, group: int) -> None:

@@ -90,7 +90,7 @@ class Fixture:
     async def status(self, call: str, **headers: str) -> int:
         """Return the status of a call with these header fields; 101 for a WebSocket that opens."""
         method, path = call.split(" ")
-        row = MATRIX[call]
+        row = MATRIX[call.replace("HEAD ", "GET ")]
         path = path.format(workspace_id=self.workspace_id, exec_id=new_id(), port=3000)
         if method == "WEBSOCKET":
             return await websocket_status(self.app, path, headers)
@@ -209,6 +209,28 @@ async def test_a_foreign_origin_is_refused_with_a_cookie_whatever_the_method(fix
         with_token = await fixture.status(call, **token, **FOREIGN)
         if with_cookie != 403 or with_token in NO_ACCESS:
             wrong.append(f"{call}: {with_cookie} with a cookie, {with_token} with a token")
+    assert not wrong, "\n".join(wrong)
+
+
+async def test_head_is_permitted_to_the_callers_of_get(fixture: Fixture) -> None:
+    elsewhere = (await fixture.api.workspace(await fixture.api.token_client("owner", "manage")))["id"]
+    callers = {
+        "nobody": {},
+        "the owner": fixture.cookie("owner"),
+        "the owner from another site": fixture.cookie("owner") | FOREIGN,
+        "another user": fixture.cookie("other"),
+        "an admin": fixture.cookie("root"),
+        "a bound token": await fixture.bearer("owner", *SCOPES, workspaces=[elsewhere]),
+        "a token to read": await fixture.bearer("owner", "read"),
+    }
+    wrong = []
+    for call in MATRIX:
+        if call.startswith("GET "):
+            for caller, headers in callers.items():
+                get = await fixture.status(call, **headers)
+                head = await fixture.status(call.replace("GET ", "HEAD "), **headers)
+                if head != get:
+                    wrong.append(f"{call} by {caller}: {get}, but {head} for HEAD")
     assert not wrong, "\n".join(wrong)
 
 

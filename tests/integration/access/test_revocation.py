@@ -3,20 +3,32 @@
 import asyncio
 from collections.abc import Awaitable
 from contextlib import AbstractContextManager, AsyncExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import select, text
 
+from codehub.access import terminals
 from codehub.access.app import AGENTS_PER_USER, LOG_FOLLOWERS
 from codehub.access.services import AccessServices
 from codehub.clock import utc_now
 from codehub.database import gate, tokens
 from codehub.database.tables import execs, workspaces
+from codehub.domain.states import Phase
 from codehub.runtimes.process.commands import ProcessCommands
 from codehub.runtimes.process.state_directory import LOG
-from tests.integration.access.test_authorization import EXECS, FILES, LOGS, Fixture, fixture
+from codehub.ulids import new_id
+from tests.integration.access.test_authorization import (
+    EXEC,
+    EXECS,
+    FILES,
+    LOGS,
+    Fixture,
+    fixture,
+    websocket_status,
+)
 from tests.integration.api.conftest import BASE
 from tests.waiting import PATIENCE, eventually, until
 
@@ -32,7 +44,7 @@ class Program:
     def __init__(self, fixture: Fixture, token_id: str, secret: str) -> None:
         self._fixture = fixture
         self._token_id = token_id
-        self._headers = {"Authorization": f"Bearer {secret}"}
+        self.headers = {"Authorization": f"Bearer {secret}"}
         self.services: AccessServices = fixture.app.state.services
         self.workspace_id = fixture.workspace_id
 
@@ -44,13 +56,13 @@ class Program:
 
     async def post(self, url: str, **body: object) -> httpx.Response:
         transport = httpx.ASGITransport(app=self._fixture.app)
-        async with httpx.AsyncClient(transport=transport, base_url=BASE, headers=self._headers) as client:
+        async with httpx.AsyncClient(transport=transport, base_url=BASE, headers=self.headers) as client:
             path = url.format(workspace_id=self._fixture.workspace_id)
             return await asyncio.wait_for(client.post(path, json=body), PATIENCE)
 
     async def get(self, url: str, **query: Any) -> httpx.Response:
         transport = httpx.ASGITransport(app=self._fixture.app)
-        async with httpx.AsyncClient(transport=transport, base_url=BASE, headers=self._headers) as client:
+        async with httpx.AsyncClient(transport=transport, base_url=BASE, headers=self.headers) as client:
             path = url.format(workspace_id=self._fixture.workspace_id)
             return await asyncio.wait_for(client.get(path, params=query), PATIENCE)
 
@@ -121,6 +133,21 @@ async def test_logs_are_not_followed_if_their_credential_ends_before_it_is_watch
     _begin_log(program)
     monkeypatch.setattr(program.services.commands, "has_logs", revoke_first)
     await unauthorized(program.get(LOGS, follow=True))
+
+
+async def test_a_terminal_does_not_open_if_its_credential_ends_before_it_is_watched(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = await Program.of(fixture, "RUNNING")
+
+    async def revoke_first(*_arguments: object) -> tuple[object, object]:
+        await program.revoke()
+        running = SimpleNamespace(phase=Phase.RUNNING)
+        return running, SimpleNamespace(id=new_id(), tty=True, output_removed=False)
+
+    monkeypatch.setattr(terminals, "find_own_exec", revoke_first)
+    url = f"{EXEC}/attach".format(workspace_id=fixture.workspace_id, exec_id=new_id())
+    assert await websocket_status(fixture.app, url, program.headers) == 401
 
 
 async def test_a_user_follows_logs_a_limited_number_of_times(fixture: Fixture) -> None:

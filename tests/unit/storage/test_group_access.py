@@ -98,6 +98,16 @@ def test_no_file_of_root_is_opened_through_a_link(root: Path, tmp_path: Path) ->
     assert permissions(root / "fifo") == (os.getegid(), 0o600)
 
 
+def test_a_marker_that_a_killed_claim_has_left_with_two_names_is_reported(root: Path) -> None:
+    second = root / ".codehub-installation.0123456789abcdef"
+    second.hardlink_to(root / ".codehub-installation")
+    with pytest.raises(OSError, match="second name"):
+        share_with_group(root, GROUP)
+    second.unlink()
+    share_with_group(root, GROUP)
+    assert is_shared(root)
+
+
 def test_the_group_is_never_given_write_access(root: Path) -> None:
     LocalObjectStore(root).upload(KEY, [b"old"], lambda: 0)
     (root / "w1").chmod(0o777)

@@ -1,0 +1,4 @@
+"""MCP server: workspaces for agents, on the SDK alone.
+
+It needs the package `mcp`, which the extra `codehub[mcp]` installs.
+"""
