@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from codehub.access.app import LOG_FOLLOWERS
 from codehub.runtimes.process.output_files import BURST_BYTES
 from tests.integration.access.conftest import Workspace, running_workspace
 from tests.integration.access.test_commands_system import bearer, make_token, revoke_tokens
@@ -129,7 +130,7 @@ def test_a_flood_does_not_lengthen_what_is_not_followed(talking: Workspace) -> N
         talking.api.delete(f"{talking.url}/execs/{flood}")
 
 
-def test_streams_of_logs_count_as_streams_of_their_user(talking: Workspace) -> None:
+def test_a_user_follows_logs_a_limited_number_of_times(talking: Workspace) -> None:
     access = Path("/proc", str(talking.system.pids()["access"]), "fd")
     before = len(list(access.iterdir()))
     with ExitStack() as stack:
@@ -140,7 +141,11 @@ def test_streams_of_logs_count_as_streams_of_their_user(talking: Workspace) -> N
         )
         url, query = f"{talking.url}/logs", {"follow": True}
         statuses = [
-            stack.enter_context(program.stream("GET", url, params=query)).status_code for _ in range(258)
+            stack.enter_context(program.stream("GET", url, params=query)).status_code
+            for _ in range(LOG_FOLLOWERS + 2)
         ]
-        assert statuses == [200] * 256 + [429] * 2
+        assert statuses == [200] * LOG_FOLLOWERS + [429] * 2
+        assert program.get(url).status_code == 200, "the recent output needs no slot"
     wait_for(lambda: len(list(access.iterdir())) < before + 10, "the streams to end")
+    with following(talking, lines=1):
+        pass
