@@ -1,1 +1,1 @@
-"""Commands, files and logs of running workspaces, for people and programs."""
+"""Commands, files, ports and logs of running workspaces, for people and programs."""

@@ -28,10 +28,10 @@ class HeadMiddleware:
             elif begun.is_set():
                 await asyncio.Event().wait()  # until the call is cancelled
 
-        # Without the connection, which a stream that is cancelled would abort.
-        call = asyncio.ensure_future(
-            self._app({**scope, "method": "GET", "extensions": {}}, receive, send_head)
-        )
+        # Without the connection, which a stream that is cancelled would abort. Range is for GET only.
+        headers = [(name, value) for name, value in scope["headers"] if name != b"range"]
+        as_get = {**scope, "method": "GET", "headers": headers, "extensions": {}}
+        call = asyncio.ensure_future(self._app(as_get, receive, send_head))
         waiting = asyncio.ensure_future(begun.wait())
         try:
             await asyncio.wait({call, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -56,13 +56,20 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def send_keepalive_ping(self) -> None:
         self._has_received = False
         super().send_keepalive_ping()
+        if self.read_paused and self.pong_timer is not None:
+            # No pong is read. But the next ping fails if the other end of the connection is closed.
+            self.pong_timer.cancel()
+            self._ping_again()
 
     def keepalive_timeout(self) -> None:
         if self._has_received or self.read_paused:
-            self.pong_timer = self.pending_ping_payload = None
-            self.schedule_ping()
+            self._ping_again()
         else:
             self.transport.abort()
+
+    def _ping_again(self) -> None:
+        self.pong_timer = self.pending_ping_payload = None
+        self.schedule_ping()
 
     async def send(self, message: Any) -> None:
         await super().send(message)

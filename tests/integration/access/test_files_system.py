@@ -65,6 +65,10 @@ def test_a_file_is_written_read_moved_and_deleted(workspace: Workspace, files: F
     assert (read.status_code, read.content, read.headers["etag"]) == (200, b"first", made.headers["etag"])
     assert {name: read.headers[name] for name in SAFE} == SAFE
     assert read.headers["content-length"] == "5"
+    head = files.api.head(f"{files.url}/content", params={"path": "note.txt"})
+    assert (head.status_code, head.content, head.headers["etag"]) == (200, b"", read.headers["etag"])
+    assert head.headers["content-length"] == "5"
+    assert files.api.head(f"{files.url}/content", params={"path": "none"}).status_code == 404
     part = files.get("note.txt", headers={"Range": "bytes=1-3"})
     assert (part.status_code, part.content, part.headers["content-range"]) == (206, b"irs", "bytes 1-3/5")
     behind = files.get("note.txt", headers={"Range": "bytes=5-"})

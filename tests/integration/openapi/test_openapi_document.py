@@ -96,6 +96,8 @@ class Caller:
         return made
 
     def token(self, *scopes: str) -> Credential:
+        confirmed = self.api.post(f"{V1}/session/confirm", json={"password": PASSWORD})
+        assert confirmed.status_code == 204, confirmed.text
         answer = self.api.post(f"{V1}/tokens", json={"name": new_id(), "scopes": scopes})
         assert answer.status_code == 201, answer.text
         return Credential("token", answer.json()["token"])

@@ -35,7 +35,11 @@ async def call(app: Any, method: str) -> list[Any]:
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    await HeadMiddleware(app)({"type": "http", "method": method, "path": "/"}, receive, send)
+    await HeadMiddleware(app)(
+        {"type": "http", "method": method, "path": "/", "headers": [(b"range", b"bytes=0-1"), (b"a", b"b")]},
+        receive,
+        send,
+    )
     return sent
 
 
@@ -43,6 +47,7 @@ async def test_the_head_of_a_stream_ends_it() -> None:
     stream = Stream()
     assert await call(stream, "HEAD") == [START, {"type": "http.response.body", "body": b""}]
     assert stream.is_cancelled and stream.scope["method"] == "GET"
+    assert stream.scope["headers"] == [(b"a", b"b")], "Range is for GET only"
 
 
 async def test_an_error_of_the_application_is_raised() -> None:

@@ -120,7 +120,8 @@ CASES = (
         "the upstream refuses with 426",
         get(*HANDSHAKE),
         FORWARDED,
-        b"HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        b"HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n"
+        b"Connection: Upgrade\r\nUpgrade: websocket\r\nConnection: close\r\n\r\n",
         End.CLOSED,
         b"HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n",
     ),
