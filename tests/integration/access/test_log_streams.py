@@ -130,7 +130,7 @@ def test_a_flood_does_not_lengthen_what_is_not_followed(talking: Workspace) -> N
         talking.api.delete(f"{talking.url}/execs/{flood}")
 
 
-def test_a_user_follows_few_logs_at_once(talking: Workspace) -> None:
+def test_a_user_follows_logs_a_limited_number_of_times(talking: Workspace) -> None:
     access = Path("/proc", str(talking.system.pids()["access"]), "fd")
     before = len(list(access.iterdir()))
     with ExitStack() as stack:
@@ -145,4 +145,7 @@ def test_a_user_follows_few_logs_at_once(talking: Workspace) -> None:
             for _ in range(LOG_FOLLOWERS + 2)
         ]
         assert statuses == [200] * LOG_FOLLOWERS + [429] * 2
+        assert program.get(url).status_code == 200, "the recent output needs no slot"
     wait_for(lambda: len(list(access.iterdir())) < before + 10, "the streams to end")
+    with following(talking, lines=1):
+        pass

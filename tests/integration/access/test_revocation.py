@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, text
 
 from codehub.access import terminals
-from codehub.access.app import AGENTS_PER_USER, LOG_FOLLOWERS
+from codehub.access.app import AGENTS_PER_USER
 from codehub.access.services import AccessServices
 from codehub.clock import utc_now
 from codehub.database import gate, tokens
@@ -148,23 +148,6 @@ async def test_a_terminal_does_not_open_if_its_credential_ends_before_it_is_watc
     monkeypatch.setattr(terminals, "find_own_exec", revoke_first)
     url = f"{EXEC}/attach".format(workspace_id=fixture.workspace_id, exec_id=new_id())
     assert await websocket_status(fixture.app, url, program.headers) == 401
-
-
-async def test_a_user_follows_logs_a_limited_number_of_times(fixture: Fixture) -> None:
-    program = await Program.of(fixture, "RUNNING")
-    _begin_log(program)
-    limit, owner = program.services.log_followers_per_user, fixture.api.ids["owner"]
-    async with asyncio.TaskGroup() as tasks:
-        followers = [tasks.create_task(program.get(LOGS, follow=True)) for _ in range(LOG_FOLLOWERS)]
-        await until(
-            lambda: owner in limit._keys and limit._keys[owner].admitted == LOG_FOLLOWERS, "all to follow"
-        )
-        one_more = await program.get(LOGS, follow=True)
-        assert (one_more.status_code, one_more.json()["error"]["code"]) == (429, "TOO_MANY_REQUESTS")
-        assert (await program.get(LOGS)).text == "line\n", "the recent output needs no slot"
-        await fixture.api.set(fixture.workspace_id, phase="STANDBY", desired_state="STANDBY")
-    assert [follower.result().text for follower in followers] == ["line\n"] * LOG_FOLLOWERS
-    assert limit._keys == {}
 
 
 def _begin_log(program: Program) -> None:
