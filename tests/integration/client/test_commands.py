@@ -120,6 +120,7 @@ def test_a_command_that_is_killed_is_an_exception(workspace: Any) -> None:
     assert woken.stdout == b"awake\n"
 
 
+@pytest.mark.sampled(4, "test_")
 @pytest.mark.parametrize("parts", PARTS, ids="-".join)
 def test_output_goes_on_after_parts_were_killed(sdk: Sdk, workspace: Any, parts: tuple[str, ...]) -> None:
     """Both streams have each byte once, although the server was killed in the middle of each."""
@@ -170,6 +171,7 @@ def test_output_that_is_no_longer_kept_is_counted(workspace: Any) -> None:
     assert done.skipped == chunks[0].skipped and done.stdout.strip(b"x") == b""
 
 
+@pytest.mark.sampled(4, "test_")
 @pytest.mark.parametrize("parts", [("access",), ("gateway",)], ids="-".join)
 def test_a_terminal_goes_on_after_a_part_was_killed(sdk: Sdk, workspace: Any, parts: tuple[str, ...]) -> None:
     command = workspace.exec(["bash", "--norc"], tty=(24, 80))
@@ -221,6 +223,7 @@ def test_a_port_is_reached_both_ways(workspace: Any) -> None:
     command.delete()
 
 
+@pytest.mark.sampled(4, "test_")
 @pytest.mark.parametrize("parts", [("access",), ("gateway",)], ids="-".join)
 def test_logs_are_followed_until_the_workspace_stops(sdk: Sdk, parts: tuple[str, ...]) -> None:
     made = sdk.client.workspaces.create("talk", image="talking")

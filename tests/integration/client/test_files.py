@@ -77,6 +77,7 @@ def test_trees_are_copied_both_ways(workspace: Any, tmp_path: Path) -> None:
     assert workspace.files.stat("project/sub/link").size == 300_000
 
 
+@pytest.mark.sampled(1, "test_transfers")
 @pytest.mark.parametrize("part", ["access", "gateway"])
 def test_transfers_survive_the_death_of_a_part(sdk: Sdk, workspace: Any, tmp_path: Path, part: str) -> None:
     source = tmp_path / "large"
