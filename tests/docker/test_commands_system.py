@@ -35,6 +35,8 @@ from tests.integration.access.test_files_system import (  # noqa: F401 - tests o
 )
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.sampled(5, "test_")
+
 IMAGE = f"""
 [[image]]
 name = "tiny"

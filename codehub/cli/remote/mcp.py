@@ -7,7 +7,7 @@ import typer
 
 from codehub.cli.remote.common import Server, complete_workspace, fail, reported_errors
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command("mcp")

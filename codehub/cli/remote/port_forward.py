@@ -2,17 +2,22 @@
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Annotated
+import os
+import signal
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from codehub.cli.remote.common import Server, WorkspaceName, connect_async, reported_errors
+from codehub.cli.remote.common import INTERRUPTED, Server, WorkspaceName, connect_async, reported_errors
 
 if TYPE_CHECKING:
     from codehub.client import AsyncPort, AsyncWorkspace
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 PIECE_BYTES = 64 << 10
+END_SECONDS: Final = 2.0
+"""Time for open connections to end after Ctrl-C."""
 
 
 @app.command("port-forward")
@@ -51,14 +56,39 @@ async def _forward(
         if wake:
             await (await workspace.start()).wait_until("RUNNING")
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await _serve(workspace, remote, reader, writer)
+        connections: set[asyncio.Task[None]] = set()
+
+        def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = asyncio.create_task(_serve(workspace, remote, reader, writer))
+            connections.add(connection)
+            connection.add_done_callback(connections.discard)
 
         listener = await asyncio.start_server(serve, address, local)
+        interrupted = _interruption()
         shown = listener.sockets[0].getsockname()[1]
         typer.echo(f"forwarding {address}:{shown} to port {remote} of {workspace.name}", err=True)
-        async with listener:
-            await listener.serve_forever()
+        await interrupted.wait()
+        listener.close()
+        await _end(connections)
+    raise typer.Exit(INTERRUPTED)
+
+
+def _interruption() -> asyncio.Event:
+    """Return an event that Ctrl-C sets."""
+    interrupted = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
+    return interrupted
+
+
+async def _end(connections: Collection["asyncio.Task[None]"]) -> None:
+    """Cancel what is being served. If it does not end, exit without it."""
+    if not connections:
+        return
+    for connection in connections:
+        connection.cancel()
+    _, pending = await asyncio.wait(connections, timeout=END_SECONDS)
+    if pending:
+        os._exit(INTERRUPTED)
 
 
 async def _serve(

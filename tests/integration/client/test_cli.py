@@ -23,6 +23,8 @@ from tests.services import System
 from tests.terminals import InTerminal
 from tests.waiting import PATIENCE, wait_for
 
+pytestmark = pytest.mark.sampled(9, "test_")
+
 CODEHUB = [sys.executable, "-m", "codehub"]
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -15,6 +15,8 @@ from tests.mcp_agent import command_id, connected
 from tests.services import System
 from tests.waiting import PATIENCE, eventually, until, wait_for
 
+pytestmark = pytest.mark.sampled(4, "test_")
+
 
 async def test_commands_run_with_progress_and_bounded_output(
     system: System, token: str, demo: Workspace
