@@ -100,7 +100,7 @@ class UsageSampler:
         return {name: usage for name, usage in found.items() if not isinstance(usage, Unknown)}
 
     async def _read_history(self, running: Mapping[str, RunningWorkspace]) -> None:
-        """Read the samples of the last leader once. Without Redis, averages begin anew until it answers."""
+        """Read the samples of the last leader once. Until Redis answers, averages lack them."""
         if self._has_history:
             return
         try:

@@ -1,7 +1,7 @@
 """Histories in which programs use much CPU, beside all other faults (ADR 0039).
 
 Every stop by the TTL is checked against the CPU use that holds the workspace at that moment. At the
-end some programs go on for ever: CPU use alone must not keep a workspace running.
+end some programs never stop using it: CPU use alone must not keep a workspace running.
 """
 
 import asyncio

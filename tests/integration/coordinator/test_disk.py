@@ -323,7 +323,7 @@ async def test_a_process_that_writes_without_end_is_stopped_and_postgresql_besid
     shutil.rmtree(directory)
 
 
-@pytest.mark.full  # PostgreSQL has no byte to record the stop, in one of ten runs: a known limit
+@pytest.mark.full  # PostgreSQL may have no space left to record the stop (docs/disk.md)
 async def test_a_program_that_fills_the_disk_as_fast_as_it_can_is_stopped(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
